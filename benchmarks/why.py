@@ -62,7 +62,7 @@ class Asking(Replay):
 
     def _take(self, effects, now):  # type: ignore[no-untyped-def]
         super()._take(effects, now)
-        latest = self.state.next_number - 1
+        latest = self.state.jobs.next_number - 1
         if latest <= self._count:
             return
         self._count = latest
@@ -75,7 +75,7 @@ class Asking(Replay):
         start, case = question.start(), question.case()
         if start is None or case is None:
             return None
-        self.state.foretold.tell(job.key, case)
+        self.state.eta_calibration.tell(job.key, case)
         return Told(start, _limits_alone(case), plain(self.state, job, now) if case.is_bounded else inf)
 
 

@@ -52,7 +52,7 @@ class Telling(Replay):
 
     def _apply(self, effects, now):
         running = {key >> 20 for key in self.state.running}
-        if self.state.next_number - 1 > self._known:
+        if self.state.jobs.next_number - 1 > self._known:
             self._known += 1
             self.story.append(Told("submit", self._known, now))
         elif ended := self._were - running:
@@ -60,7 +60,7 @@ class Telling(Replay):
         else:
             self.story.append(Told("tick", 0, now))
         self._were = running
-        self.promised |= {promise.key >> 20 for promise in self.state.start_reservations}
+        self.promised |= {promise.key >> 20 for promise in self.state.start_reservations.entries}
         super()._apply(effects, now)
 
 

@@ -152,8 +152,8 @@ class Ledger:
         self.stopping.discard(key)
         self.warned.pop(key, None)
         if event.problem.kind is ReasonKind.DEFERRED:
-            assert state.alarms.resume_at is not None, "nobody tries again what was deferred"
-            self.stalled_until = state.alarms.resume_at
+            assert state.deadlines.resume_at is not None, "nobody tries again what was deferred"
+            self.stalled_until = state.deadlines.resume_at
 
     def _forget_pauses(self, keys: set[JobKey]) -> None:
         self.pauses = {key: until for key, until in self.pauses.items() if key not in keys}
@@ -332,7 +332,7 @@ class Ledger:
             f"{name} makes way for {whom.label}, which does not come before it"
         )
         # GPUs that are reserved for others fit, as far as is known here.
-        fits = self._fits(asked.shape) and not state.barred(whom)
+        fits = self._fits(asked.shape) and not state.reserved.barred(whom, state.start_reservations.at.wall)
         assert not fits, f"{name} makes way for {whom.label}, which fits"
         rest = {k: run for k, run in self.runs.items() if not state.jobs[k].stopping}
         runs, self.runs = self.runs, rest
@@ -350,7 +350,7 @@ class Ledger:
 
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""
-        promised, self.promised = self.promised, bool(state.start_reservations)
+        promised, self.promised = self.promised, bool(state.start_reservations.entries)
         if not started or promised or self.promised or state.claimed:
             return
         for group in state.ready.groups.values():
@@ -386,21 +386,21 @@ class Ledger:
     @staticmethod
     def _must_yield(job: Job, state: State) -> bool:
         """Whether a start is promised to a job that this one must not delay: test_promises looks at those."""
-        first = state.start_reservations[0] if state.start_reservations else None
+        first = state.start_reservations.entries[0] if state.start_reservations.entries else None
         return (
             first is not None
             and job.key != first.key
-            and any(p.blocks(job) for p in state.start_reservations)
+            and any(p.blocks(job) for p in state.start_reservations.entries)
         )
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:
         met = self.is_met(job.spec)
         if job.key in state.arriving:  # it will be told
             return
-        assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
+        assert met == (job.key not in state.dependencies.waits), f"{job.label} is wrong about its parents"
         if met and isinstance(event, Tick):
             late = job.spec.begin_at > event.at.wall or job.retry_boot > event.at.boot
-            assert late == (job.key in state.later), f"{job.label} is wrong about its begin time"
+            assert late == (job.key in state.deadlines.later), f"{job.label} is wrong about its begin time"
 
     def _could_start(self, job: Job, state: State, known: dict[tuple[object, ...], bool]) -> bool:
         """Whether nothing but the engine keeps this job from starting. `known`: answers of this step."""
@@ -423,7 +423,7 @@ def _is_there(key: JobKey, state: State) -> bool:
     hidden = any(
         one.first <= number < one.first + one.count and not one.is_closed for one in state.open.values()
     )
-    return number < state.next_number and not hidden
+    return number < state.jobs.next_number and not hidden
 
 
 def _limit(spec: Spec) -> Limit:
@@ -442,7 +442,7 @@ def find_cycle(state: State) -> list[str] | None:
     """Jobs that wait for each other in a circle, so that none of them ever starts."""
     # A job's start waits for its parents' ends; its end, for its start; an array's, for its tasks' too.
     done: set[tuple[str, JobKey]] = set()
-    for key in state.waits:
+    for key in state.dependencies.waits:
         path: list[tuple[str, JobKey]] = []
         if _leads_to_itself(state, ("start", key), path, done):
             return [f"{what} of {label(job)}" for what, job in path]
@@ -466,8 +466,8 @@ def _leads_to_itself(
 def _waits_for(state: State, node: tuple[str, JobKey]) -> list[tuple[str, JobKey]]:
     what, key = node
     if what == "start":
-        wait = state.waits.get(key)
+        wait = state.dependencies.waits.get(key)
         return [("end", parent) for parent in sorted(wait.parents)] if wait else []
     if key not in state.jobs:
         return [("start", job_key(number_of(key)))]  # a task that waits in its array
-    return [("start", key), *(("end", task) for task in sorted(state.tasks.get(key, ())))]
+    return [("start", key), *(("end", task) for task in sorted(state.jobs.tasks.get(key, ())))]

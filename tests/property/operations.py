@@ -87,7 +87,7 @@ def some_key(world: World, dice: Dice) -> JobKey:
         key = dice.pick(active)
         tasks = sorted(world.arrays.get(number_of(key), ()))
         return job_key(number_of(key), dice.pick(tasks)) if tasks else key
-    latest = world.state.next_number
+    latest = world.state.jobs.next_number
     number = max(0, latest - dice.below(40)) if kind < 9 else latest + dice.below(3)
     return job_key(number, dice.below(8) if dice.chance(30) else None)
 
@@ -98,13 +98,13 @@ def some_keys(world: World, dice: Dice) -> tuple[JobKey, ...]:
 
 def owner_of(world: World, keys: tuple[JobKey, ...], dice: Dice) -> int:
     """Who asks: mostly somebody who may."""
-    job = world.state.jobs.get(keys[0]) or world.state.array_with(keys[0])
+    job = world.state.jobs.get(keys[0]) or world.state.jobs.array_with(keys[0])
     return dice.pick((job.uid if job else 1001, 0, *UIDS)) if dice.chance(30) else job.uid if job else 1001
 
 
 def outcomes_of(world: World, keys: set[JobKey]) -> dict[JobKey, JobState]:
     """As the daemon does: what the engine has forgotten is asked of the store."""
-    return world.store.outcomes(sorted(key for key in keys if not world.state.is_active(key)))
+    return world.store.outcomes(sorted(key for key in keys if not world.state.jobs.is_active(key)))
 
 
 # ---------------------------------------------------------------- submit
@@ -171,7 +171,7 @@ def some_spec(world: World, dice: Dice) -> Spec:
 
 def a_submission(world: World, dice: Dice) -> Event:
     """1 to 4 specs; those with a cap of their own are a group, as the daemon makes it."""
-    group = world.state.next_number
+    group = world.state.jobs.next_number
     specs = []
     for _ in range(1 + dice.pick((0, 0, 1, 3))):
         made = some_spec(world, dice)
@@ -237,7 +237,7 @@ def submit_in_parts(world: World, dice: Dice) -> None:
     opening = Open(at=at(), uid=wanted.uid, user=wanted.user, count=len(specs), projects=dict(projects))
     if len(world.state.jobs) > MOST_ACTIVE or not world.apply(opening):
         return
-    first = world.state.next_number - len(specs)
+    first = world.state.jobs.next_number - len(specs)
     record = OpenSubmission(first, len(specs), wanted.uid, "test")
     world.changes.bulk[first] = record
     world.unseen |= set(range(first, first + len(specs)))
@@ -303,7 +303,7 @@ def do_in_parts(world: World, dice: Dice) -> None:
     for key in keys:
         if dice.chance(30):
             dice.pick((exit_, tick, submit))(world, dice)
-        if world.state.is_active(key):
+        if world.state.jobs.is_active(key):
             world.apply(msgspec.structs.replace(deed, at=world.clock.now(), keys=(key,)))
     world.apply(Unclaim(at=world.clock.now(), keys=keys))
 
@@ -365,7 +365,7 @@ def a_cancel(world: World, dice: Dice) -> Event:
     return Cancel(
         at=world.clock.now(),
         uid=owner_of(world, keys, dice),
-        governs=dice.chance(5),
+        is_operator=dice.chance(5),
         keys=keys,
         now=dice.chance(30),
     )
@@ -373,7 +373,7 @@ def a_cancel(world: World, dice: Dice) -> Event:
 
 def a_hold(world: World, dice: Dice) -> Event:
     keys = some_keys(world, dice)
-    return Hold(at=world.clock.now(), uid=owner_of(world, keys, dice), governs=dice.chance(5), keys=keys)
+    return Hold(at=world.clock.now(), uid=owner_of(world, keys, dice), is_operator=dice.chance(5), keys=keys)
 
 
 def a_release(world: World, dice: Dice) -> Event:
@@ -383,7 +383,7 @@ def a_release(world: World, dice: Dice) -> Event:
     return Release(
         at=world.clock.now(),
         uid=owner_of(world, keys, dice),
-        governs=dice.chance(5),
+        is_operator=dice.chance(5),
         keys=keys,
         begin_at=begin_at,
     )
@@ -414,12 +414,12 @@ def an_update(world: World, dice: Dice) -> Event:
     fields: Fields = {}
     for _ in range(1 + dice.chance(30)):
         fields |= dice.pick(CHANGES)(world, dice)
-    jobs: list[Job | None] = [world.state.jobs.get(key) or world.state.array_with(key) for key in keys]
+    jobs: list[Job | None] = [world.state.jobs.get(key) or world.state.jobs.array_with(key) for key in keys]
     parents = {key for job in jobs if job for key in msgspec.structs.replace(job.spec, **fields).parents}
     return Update(
         at=world.clock.now(),
         uid=owner_of(world, keys, dice),
-        governs=dice.chance(5),
+        is_operator=dice.chance(5),
         keys=keys,
         fields=fields,
         outcomes=outcomes_of(world, parents),
@@ -451,10 +451,10 @@ def tick(world: World, dice: Dice) -> None:
     due = [
         moment
         for moment in (
-            _ahead(world.state.alarms.next_limit(), world.clock.boot),
-            _ahead(world.state.alarms.next_warning(), world.clock.boot),
-            _ahead(world.state.alarms.next_retry(), world.clock.boot),
-            _ahead(world.state.alarms.next_begin(), world.clock.wall),
+            _ahead(world.state.deadlines.next_limit(), world.clock.boot),
+            _ahead(world.state.deadlines.next_warning(), world.clock.boot),
+            _ahead(world.state.deadlines.next_retry(), world.clock.boot),
+            _ahead(world.state.deadlines.next_begin(), world.clock.wall),
         )
         if moment is not None
     ]
@@ -549,10 +549,10 @@ def progress(world: World, dice: Dice) -> None:
         dice.pick(list(world.ledger.runs)) if world.ledger.runs and dice.chance(80) else some_key(world, dice)
     )
     attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
-    headway = JobProgress(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
-    world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=headway))
+    report = JobProgress(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
+    world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=report))
     job = world.state.jobs.get(key)
-    heard = job is not None and job.headway is headway
+    heard = job is not None and job.headway is report
     assert heard == (key in world.ledger.runs and attempt == world.ledger.attempts[key]), (
         "heard of a stranger"
     )
@@ -569,9 +569,11 @@ def foresee(world: World, dice: Dice) -> None:
         assert case is None or case.worst_s >= 0, "a start in the past is foretold"
     world.apply(Foresee(at=at, key=key, case=case))
     waits = {
-        key for key in state.foretold.record.open if key in state.jobs and state.jobs[key] in state.ready
+        key
+        for key in state.eta_calibration.record.open
+        if key in state.jobs and state.jobs[key] in state.ready
     }
-    assert waits == state.foretold.record.open.keys(), "something is foretold of one who does not wait"
+    assert waits == state.eta_calibration.record.open.keys(), "something is foretold of one who does not wait"
 
 
 def idle(world: World, dice: Dice) -> None:
@@ -581,7 +583,9 @@ def idle(world: World, dice: Dice) -> None:
     if dice.chance(20):
         seen[some_key(world, dice)] = Idle(dice.below(3), 60.0, "nobody")
     world.apply(IdleSeen(at=world.clock.now(), idle=seen))
-    assert world.state.unused.keys() <= world.ledger.runs.keys(), "a job that does not run leaves GPUs idle"
+    assert world.state.running.unused.keys() <= world.ledger.runs.keys(), (
+        "a job that does not run leaves GPUs idle"
+    )
     if not running:
         return
     key, seconds = dice.pick(running), dice.pick((60.0, 10.0, 5000.0))

@@ -17,43 +17,53 @@ def snapshot(state: State) -> dict[str, Any]:
         "ready": {key: (group.head(), group.members) for key, group in state.ready.groups.items()},
         "ready size": len(state.ready),
         "waits": {
-            key: (wait.unmet, wait.any_of, wait.broken is not None) for key, wait in state.waits.items()
+            key: (wait.unmet, wait.any_of, wait.broken is not None)
+            for key, wait in state.dependencies.waits.items()
         },
         "arriving": state.arriving,
         "claimed": state.claimed,
         "staged": {first: (one.count, one.jobs) for first, one in state.open.items()},
-        "people": state.of_person,
-        "ledger": (state.ledger.users, state.ledger.projects, state.ledger.bytes, state.ledger.links),
-        "later": state.later,
-        "outbound": state.outbound,
-        "abroad": state.abroad,
-        "children": {parent: state.children_of(parent) for parent in state.children},
-        "tasks": state.tasks,
+        "people": state.accounting.active_jobs,
+        "ledger": (
+            state.accounting.quota_usage.users,
+            state.accounting.quota_usage.projects,
+            state.accounting.quota_usage.bytes,
+            state.accounting.quota_usage.links,
+        ),
+        "later": state.deadlines.later,
+        "outbound": state.remote.pending,
+        "abroad": state.remote.jobs,
+        "children": {
+            parent: state.dependencies.children_of(parent) for parent in state.dependencies.children
+        },
+        "tasks": state.jobs.tasks,
         "holders": state.machine.holders,
         "idle": state.machine.idle,
         "open": state.machine.open,
         "free": (state.machine.free_cpus, state.machine.free_memory_mib),
-        "groups": state.group_running,
-        "recent": {uid: list(keys) for uid, keys in state.recent.items()},
-        "next number": state.next_number,
+        "groups": state.accounting.group_running,
+        "recent": {uid: list(keys) for uid, keys in state.jobs.recent.items()},
+        "next number": state.jobs.next_number,
         "allowed": state.machine.allowed,
         "drained": state.machine.drained,
         "foreign": state.machine.foreign,
         "gpus": state.machine.gpus,
         "faults": state.machine.faults,
-        "shares": {uid: (use.seconds, use.at, use.gpus) for uid, use in state.shares.uses.items()},
-        "foretold": state.foretold.record,
+        "shares": {
+            uid: (use.seconds, use.at, use.gpus) for uid, use in state.accounting.fair_share.uses.items()
+        },
+        "foretold": state.eta_calibration.record,
         "lengths": {
             (kind, span): batch.ended
-            for kind, spans in state.history.kinds.items()
+            for kind, spans in state.runtime_estimates.kinds.items()
             for span, batch in spans.items()
             if batch.ended
         },
         "running": state.running,
-        "unused": state.unused,
-        "next limit": state.alarms.next_limit(),
-        "next warning": state.alarms.next_warning(),
-        "next begin": state.alarms.next_begin(),
+        "unused": state.running.unused,
+        "next limit": state.deadlines.next_limit(),
+        "next warning": state.deadlines.next_warning(),
+        "next begin": state.deadlines.next_begin(),
     }
 
 

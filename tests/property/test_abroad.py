@@ -57,7 +57,7 @@ WISHES = (
 )  # fmt: skip
 
 
-class Abroad:
+class RemoteState:
     """The engine, a store, and the runs that were started and have not ended."""
 
     def __init__(self, seed: int) -> None:
@@ -81,7 +81,7 @@ class Abroad:
         gather(changes, effects, getattr(event, "uid", None), "test", event.at)
         keep_counts(changes, self.state)
         self.store.commit(changes)
-        self.state.ended.clear()
+        self.state.jobs.ended.clear()
         for effect in effects:
             self._take(effect)
         check(self.state)
@@ -92,7 +92,9 @@ class Abroad:
                     f"{job.label} stays too long"
                 )
             if job.state is not JobState.RUNNING:
-                assert explain(self.state, job) is not None, f"{job.label} waits and nobody knows why"
+                assert explain(self.state, job, self.clock.now()) is not None, (
+                    f"{job.label} waits and nobody knows why"
+                )
 
     def _take(self, effect: Effect) -> None:
         if isinstance(effect, Start):
@@ -136,14 +138,14 @@ class Abroad:
         if self.dice.random() < 0.3 and self.state.jobs:
             fields |= {"depends_on": (self.dice.choice(sorted(self.state.jobs)),), "no_auto_cancel": True}
         if fields.get("max_concurrent") and "array" not in fields:
-            fields["group"] = self.state.next_number
+            fields["group"] = self.state.jobs.next_number
         made = (spec(**fields),) * self.dice.choice((1, 1, 2))
         self.apply(Submit(at=self.clock.now(), uid=1001, user="ann", specs=made, outcomes={}))
 
     def some_run(self) -> tuple[JobKey, int]:
         """An attempt, sometimes one that is over, sometimes a task that waits in its array."""
         here = self.dice.random() < 0.3
-        keys = sorted((self.state.running if here else self.state.abroad) or self.state.jobs)
+        keys = sorted((self.state.running if here else self.state.remote.jobs) or self.state.jobs)
         if not keys or self.dice.random() < 0.1:
             return self.dice.choice(sorted(self.started or {(job_key(1), 1)}))
         job = self.state.jobs[self.dice.choice(keys)]
@@ -199,16 +201,16 @@ class Abroad:
         self.apply(Drain(at=self.clock.now(), uid=0, on=False))
         for key in sorted(self.state.jobs):
             self.apply(Cancel(at=self.clock.now(), uid=0, keys=(key,)))
-        for key in sorted(self.state.abroad, reverse=True):
+        for key in sorted(self.state.remote.jobs, reverse=True):
             if key in self.state.jobs:
                 attempt = self.state.jobs[key].attempt
                 self.apply(Exited(at=self.clock.now(), key=key, attempt=attempt, code=None, problem=RECALLED))
-        assert not self.state.abroad and not self.state.outbound
+        assert not self.state.remote.jobs and not self.state.remote.pending
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_a_cluster_says(seed):
-    world = Abroad(seed)
+    world = RemoteState(seed)
     for _ in range(150):
         world.turn()
     world.finish()

@@ -43,12 +43,12 @@ class Engine:
 
     def submit(self, **fields) -> Job:
         self.take(submit(self.clock, spec(**fields)))
-        return self.state.jobs[job_key(self.state.next_number - 1)]
+        return self.state.jobs[job_key(self.state.jobs.next_number - 1)]
 
     def restart(self) -> None:
         """The state anew, from nothing but its jobs."""
         old, self.state = self.state, State(cpus=1, memory_mib=1024)
-        restore(self.state, list(old.jobs.values()), {}, [], old.next_number, self.clock.now())
+        restore(self.state, list(old.jobs.values()), {}, [], old.jobs.next_number, self.clock.now())
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_limit_does_not_care_for_the_wall_clock(engine, jump, restarted):
     assert engine.tick() == []
     engine.clock.advance(7139)
     assert engine.tick() == []
-    assert engine.state.alarms.next_limit() == engine.clock.boot + 1
+    assert engine.state.deadlines.next_limit() == engine.clock.boot + 1
     engine.clock.advance(1)
     assert engine.tick() == [("stop", 1)]
     assert engine.tick() == [], "once"
@@ -102,7 +102,7 @@ def test_reboot_restarts_boot_clock_and_limit(engine):
     assert engine.tick() == []
     engine.take(exited(engine.clock, job, None, problem="Reboot"))
     assert job.attempt == 2
-    assert engine.state.alarms.next_limit() == engine.clock.boot + 7200
+    assert engine.state.deadlines.next_limit() == engine.clock.boot + 7200
 
 
 @pytest.mark.parametrize(("ran", "expected"), [(36_000.0, JobState.RUNNING), (5.0, JobState.HOLD)])
@@ -163,7 +163,7 @@ def test_a_clock_set_back_takes_the_begin_time_further(engine, restarted):
         engine.restart()
     engine.clock.advance(3600)
     assert engine.tick() == []
-    assert engine.state.alarms.next_begin() == due
+    assert engine.state.deadlines.next_begin() == due
     engine.clock.advance(DAY_S)
     assert engine.tick() == [("start", 1)]
 
@@ -183,8 +183,8 @@ def test_due_job_waits_again_when_clock_is_set_back(engine):
     engine.clock.set_wall(-DAY_S)
     engine.take(exited(engine.clock, first))
     assert third.state is JobState.RUNNING, "its time stays past"
-    assert second.key in engine.state.later
-    assert engine.state.alarms.next_begin() == second.spec.begin_at
+    assert second.key in engine.state.deadlines.later
+    assert engine.state.deadlines.next_begin() == second.spec.begin_at
     engine.take(exited(engine.clock, third))
     engine.clock.advance(DAY_S)
     assert engine.tick() == [("start", 2)]

@@ -14,10 +14,11 @@ from gflow.core.lifecycle import update
 from gflow.core.model import Gpu, Job, Moment
 from gflow.core.policy import Policy
 from gflow.core.scheduling import placement, scheduler
-from gflow.core.state import state
+from gflow.core.state import reservations
+from gflow.core.state.accounting import Accounting
 from gflow.core.state.quotas import PROJECT, USER, Limits
 from gflow.core.state.reservations import Reservation, ReservationTable, hard_s
-from gflow.core.state.state import State, next_alarm, next_look
+from gflow.core.state.state import State, next_boot_deadline, next_wall_deadline
 from gflow.errors import Refused
 from gflow.testing import spec
 
@@ -72,7 +73,7 @@ class World:
         """After a start nobody has more than they may; caps hold."""
         runs = list(self.state.running.values())
         for scope, name in ((USER, job.user), (PROJECT, job.spec.project)):
-            limits = self.state.ledger.quotas.of(scope, name)
+            limits = self.state.accounting.quota_usage.quotas.of(scope, name)
             theirs = [one for one in runs if (one.user if scope == USER else one.spec.project) == name]
             most = limits.max_running_jobs
             if most is None and scope == USER:
@@ -179,7 +180,7 @@ class World:
 
     def wakes_at(self) -> float:
         """When the engine wants to be woken; both clocks show the same."""
-        times = [next_look(self.state), next_alarm(self.state)]
+        times = [next_wall_deadline(self.state), next_boot_deadline(self.state)]
         return min((at for at in times if at is not None), default=float("inf"))
 
     def wake(self) -> None:
@@ -203,29 +204,26 @@ def test_nothing_is_violated(seed: int) -> None:
 
 
 def ignored_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReservationTable, "barred", lambda self, user, wall, length: frozenset())
+    monkeypatch.setattr(ReservationTable, "barred", lambda self, job, wall: frozenset())
 
 
 def only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ReservationTable.barred
     monkeypatch.setattr(
-        ReservationTable, "barred", lambda self, user, wall, length: original(self, user, wall, 0.001)
-    )
-
-
-def expected_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What work like it took counts for a job without a limit."""
-    monkeypatch.setattr(
-        State,
+        ReservationTable,
         "barred",
-        lambda self, job: self.reserved.barred(
-            job.user, self.wall, hard_s(job.spec) if job.spec.time_limit_s else self.ready.expected_s(job)
+        lambda self, job, wall: frozenset(
+            gpu for one in self.against(job.user, wall, wall + 0.001) for gpu in one.gpus
         ),
     )
 
 
+def expected_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without a limit is expected to be over soon."""
+    monkeypatch.setattr(reservations, "hard_s", lambda spec: hard_s(spec) if spec.time_limit_s else 60.0)
+
+
 def uncounted_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "hard_s", lambda spec: float(spec.time_limit_s or float("inf")))
+    monkeypatch.setattr(reservations, "hard_s", lambda spec: float(spec.time_limit_s or float("inf")))
 
 
 def unchecked_extension(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +235,7 @@ def never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ignored_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "over_quota", lambda self, job: None)
+    monkeypatch.setattr(Accounting, "over_quota", lambda self, job, policy: None)
 
 
 def ignored_cap(monkeypatch: pytest.MonkeyPatch) -> None:

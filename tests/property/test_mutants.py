@@ -81,7 +81,7 @@ def paused_by_the_wall_clock(monkeypatch):
     """Whoever sets the clock moves retries."""
     original = Job.pause
     monkeypatch.setattr(
-        Job, "pause", lambda self, pause_s, at: original(self, pause_s, at._replace(boot=at.wall))
+        Job, "pause", lambda self, delay_s, at: original(self, delay_s, at._replace(boot=at.wall))
     )
     return ("pauses wrongly", "wrong about its begin time", "in `later`")
 

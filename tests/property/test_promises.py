@@ -40,7 +40,7 @@ class Watched(Replay):
 
     def _apply(self, effects, now):
         super()._apply(effects, now)
-        for promise in self.state.start_reservations[:1]:  # later ones give way to the first
+        for promise in self.state.start_reservations.entries[:1]:  # later ones give way to the first
             self.promised.setdefault((promise.key >> 20) - 1, promise.start_at)
 
 

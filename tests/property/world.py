@@ -120,19 +120,21 @@ class World:
         if isinstance(event, (Submit, Update)):
             circle = find_cycle(self.state)
             assert circle is None, f"a circle: {circle}"
-        self._check_explained()
+        self._check_explained(event)
 
-    def _check_explained(self) -> None:
+    def _check_explained(self, event: Event) -> None:
         """A waiting job has a reason. One job per step, each in its turn."""
         waiting = [job for job in self.state.jobs.values() if job.state is not JobState.RUNNING]
         if waiting:
             job = waiting[self.steps % len(waiting)]
-            why = explain(self.state, job)
+            why = explain(self.state, job, event.at)
             assert why is not None, f"{job.label} waits and nobody knows why"
             if why == Blocker("Resources"):
                 self._check_taken(job)
             if why.code == "Priority":
-                assert placement(self.state, job) is not None, f"{job.label} is said to fit, and does not"
+                assert placement(self.state, job, event.at) is not None, (
+                    f"{job.label} is said to fit, and does not"
+                )
 
     def _check_taken(self, job: Job) -> None:
         """It waits for resources and that is all there is to say: then jobs have them."""
@@ -147,7 +149,7 @@ class World:
                 )
 
     def _note_arrays(self, event: Submit) -> None:
-        first = self.state.next_number - len(event.specs)
+        first = self.state.jobs.next_number - len(event.specs)
         for number, spec in enumerate(event.specs, first):
             if spec.array:
                 self.arrays[number] = frozenset(parse_tasks(spec.array))
@@ -157,7 +159,7 @@ class World:
         task = task_of(key)
         if task is not None:
             return task in self.arrays.get(number_of(key), ())
-        return 0 < number_of(key) < self.state.next_number and number_of(key) not in self.unseen
+        return 0 < number_of(key) < self.state.jobs.next_number and number_of(key) not in self.unseen
 
     def _check_unknown(self, event: Submit | Update, error: NotFound) -> None:
         """Somebody is told that there is no such job: then there must be none."""
@@ -166,7 +168,7 @@ class World:
             named |= {key for spec in event.specs for key in spec.parents}
         else:
             named |= {*event.fields.get("depends_on", ()), *event.fields.get("depends_any", ())}
-        active = isinstance(event, Submit) or all(self.state.is_active(key) for key in event.keys)
+        active = isinstance(event, Submit) or all(self.state.jobs.is_active(key) for key in event.keys)
         assert not active or not all(self.exists(key) for key in named), f"{error.message}: but there is"
 
     def arrive(self) -> None:
@@ -184,8 +186,8 @@ class World:
             if self.disk is not None:
                 self.disk.commit(self.changes)
         self.changes = Changes()
-        self.state.ended.clear()
-        self.twin.ended.clear()
+        self.state.jobs.ended.clear()
+        self.twin.jobs.ended.clear()
 
     def restart(self) -> None:
         """The daemon dies and comes back: what it knows then is what it knew."""

@@ -62,8 +62,8 @@ def test_a_database_of_every_schema_opens_with_all_its_jobs(dump: Path, tmp_path
         assert {job.state for job in everything} >= {JobState.FINISHED, JobState.FAILED, JobState.QUEUED}
         assert store.blob(running.spec.environ).startswith(b"PATH=")
         if SHARES in store.load().meta:
-            assert state.shares.uses[0].seconds > 0.5, "what was used is forgotten"
-        store.commit(Changes(meta={"next_number": state.next_number}))
+            assert state.accounting.fair_share.uses[0].seconds > 0.5, "what was used is forgotten"
+        store.commit(Changes(meta={"next_number": state.jobs.next_number}))
     with closing(SqliteStore(path, PRIVATE)) as store:
         assert store.meta_value("kind") == PRIVATE
 

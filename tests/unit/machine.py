@@ -98,7 +98,7 @@ class Machine:
 
     def submit_specs(self, *asked: dict[str, Any], user: str = "ann") -> int:
         specs = tuple(spec(**_parents(fields)) for fields in asked)
-        number = self.state.next_number
+        number = self.state.jobs.next_number
         outcomes = self.outcomes(parent for made in specs for parent in made.parents)
         self._step(Submit, uid=UIDS[user], user=user, specs=specs, outcomes=outcomes)
         return number
@@ -109,24 +109,28 @@ class Machine:
         attempt = attempt or self[job].attempt
         self._step(Exited, key=key_of(job), attempt=attempt, code=code, problem=parse(str(problem)), **how)
 
-    def cancel(self, *jobs: str | int, user: str = "ann", now: bool = False, governs: bool = False) -> None:
-        self._step(Cancel, uid=UIDS[user], governs=governs, keys=tuple(map(key_of, jobs)), now=now)
+    def cancel(
+        self, *jobs: str | int, user: str = "ann", now: bool = False, is_operator: bool = False
+    ) -> None:
+        self._step(Cancel, uid=UIDS[user], is_operator=is_operator, keys=tuple(map(key_of, jobs)), now=now)
 
-    def hold(self, *jobs: str | int, user: str = "ann", governs: bool = False) -> None:
-        self._step(Hold, uid=UIDS[user], governs=governs, keys=tuple(map(key_of, jobs)))
+    def hold(self, *jobs: str | int, user: str = "ann", is_operator: bool = False) -> None:
+        self._step(Hold, uid=UIDS[user], is_operator=is_operator, keys=tuple(map(key_of, jobs)))
 
     def release(self, *jobs: str | int, user: str = "ann", begin_at: float | None = None) -> None:
         self._step(Release, uid=UIDS[user], keys=tuple(map(key_of, jobs)), begin_at=begin_at)
 
-    def update(self, *jobs: str | int, user: str = "ann", governs: bool = False, **fields: Any) -> None:
+    def update(self, *jobs: str | int, user: str = "ann", is_operator: bool = False, **fields: Any) -> None:
         fields = _parents(fields)
         parents = [*fields.get("depends_on", ()), *fields.get("depends_any", ())]
         for job in jobs:
-            found = self.state.jobs.get(key_of(job)) or self.state.array_with(key_of(job))
+            found = self.state.jobs.get(key_of(job)) or self.state.jobs.array_with(key_of(job))
             parents += found.spec.parents if found else ()
         keys = tuple(map(key_of, jobs))
         outcomes = self.outcomes(parents)
-        self._step(Update, uid=UIDS[user], governs=governs, keys=keys, fields=fields, outcomes=outcomes)
+        self._step(
+            Update, uid=UIDS[user], is_operator=is_operator, keys=keys, fields=fields, outcomes=outcomes
+        )
 
     def restrict(self, *allowed: int | None) -> None:
         self._step(Restrict, uid=0, allowed=None if allowed == (None,) else allowed)
@@ -156,7 +160,7 @@ class Machine:
     def stands(self, job: str | int) -> str:
         """The state and what is said about it: `Failed (ExitCode:2)`, `Queued (Resources)`."""
         found = self[job]
-        reason = str(explain(self.state, found) or found.reason)
+        reason = str(explain(self.state, found, self.now) or found.reason)
         return found.state.value + (f" ({reason})" if reason else "")
 
     def running(self) -> list[str]:
@@ -164,7 +168,7 @@ class Machine:
         return [job.label for _, job in active if job.state is JobState.RUNNING and not job.is_array]
 
     def outcomes(self, parents: Any) -> dict[JobKey, JobState]:
-        return self.store.outcomes(key for key in parents if not self.state.is_active(key))
+        return self.store.outcomes(key for key in parents if not self.state.jobs.is_active(key))
 
     def refusal(self, ask: Callable[..., Any], *args: Any, **fields: Any) -> GflowError:
         """The refusal of a step, which has changed nothing."""
@@ -180,8 +184,8 @@ class Machine:
         effects = step(self.state, kind(at=self.now, **fields))
         self.did = [written(effect) for effect in effects]
         saved = {effect.job.key: effect.job for effect in effects if isinstance(effect, Save)}
-        self.store.commit(Changes(jobs=saved, meta={"next_number": self.state.next_number}))
-        self.state.ended.clear()
+        self.store.commit(Changes(jobs=saved, meta={"next_number": self.state.jobs.next_number}))
+        self.state.jobs.ended.clear()
         if self.careful:
             check(self.state)
             assert remembered(self._restarted()) == remembered(self.state), "a restart would forget something"
@@ -195,7 +199,7 @@ class Machine:
         fresh.machine.reclaimed = self.state.machine.reclaimed
         fresh.machine.stalled, fresh.machine.most_runs = machine.stalled, machine.most_runs
         fresh.reserved.recall(self.state.reserved.record())
-        fresh.wall, fresh.now = self.now
+        fresh.start_reservations.at = self.now
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now)
         fresh.machine.see_gpus(self.state.machine.gpus.values())
         check(fresh)
@@ -208,8 +212,11 @@ def remembered(state: State) -> dict[str, Any]:
         "jobs": {
             label(key): msgspec.to_builtins(job, enc_hook=str) for key, job in sorted(state.jobs.items())
         },
-        "waits": {label(key): sorted(map(label, wait.parents)) for key, wait in sorted(state.waits.items())},
-        "later": sorted(map(label, state.later)),
+        "waits": {
+            label(key): sorted(map(label, wait.parents))
+            for key, wait in sorted(state.dependencies.waits.items())
+        },
+        "later": sorted(map(label, state.deadlines.later)),
         "ready": sorted(job.label for job in state.jobs.values() if job in state.ready),
         "holders": state.machine.holders,
         "free": (
@@ -218,8 +225,8 @@ def remembered(state: State) -> dict[str, Any]:
             state.machine.free_cpus,
             state.machine.free_memory_mib,
         ),
-        "due": (state.alarms.next_limit(), state.alarms.next_begin(), state.alarms.next_retry()),
-        "number": state.next_number,
+        "due": (state.deadlines.next_limit(), state.deadlines.next_begin(), state.deadlines.next_retry()),
+        "number": state.jobs.next_number,
     }
 
 

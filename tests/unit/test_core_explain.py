@@ -47,7 +47,7 @@ def four_gpus(*taken):
 def test_the_first_thing_that_keeps_a_job_waiting(taken, asked, why):
     machine = four_gpus(*taken)
     number = machine.submit(**asked)
-    assert str(explain(machine.state, machine[number])) == why
+    assert str(explain(machine.state, machine[number], machine.now)) == why
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,27 @@ def test_cpus_and_host_memory_are_named(asked, why):
     machine = Machine(cpus=2, memory_mib=4 * GIB)
     machine.submit(cpus=2, memory_mib=2560)
     machine.submit(**asked)
-    assert str(explain(machine.state, machine[2])) == why
+    assert str(explain(machine.state, machine[2], machine.now)) == why
 
 
 def test_a_parent_that_failed_is_named():
     machine = four_gpus(4)
     machine.submit(depends_on=[1], no_auto_cancel=True)
     machine.ends(1, code=1)
-    assert explain(machine.state, machine[2]) == Blocker("Dependency", "job 1 did not succeed")
+    assert explain(machine.state, machine[2], machine.now) == Blocker("Dependency", "job 1 did not succeed")
 
 
 def test_a_hold_says_why_it_was_put():
-    state = Machine().state
-    assert explain(state, job(state=JobState.HOLD, reason="RequeueLoop")) == Blocker("RequeueLoop")
-    assert explain(state, job(state=JobState.HOLD)) == Blocker("JobHeldUser")
+    machine = Machine()
+    state, now = machine.state, machine.now
+    assert explain(state, job(state=JobState.HOLD, reason="RequeueLoop"), now) == Blocker("RequeueLoop")
+    assert explain(state, job(state=JobState.HOLD), now) == Blocker("JobHeldUser")
 
 
 @pytest.mark.parametrize("shown", [running(1), running(1, stopping=JobState.TIMEOUT), ended(1)])
 def test_a_job_that_does_not_wait_has_no_reason(shown):
-    assert explain(Machine().state, shown) is None
+    machine = Machine()
+    assert explain(machine.state, shown, machine.now) is None
 
 
 def test_what_would_fit_waits_for_others():

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.state.queue import ReadyQueue
-from gflow.core.state.runtime_estimates import SPAN_S, History
+from gflow.core.state.runtime_estimates import SPAN_S, RuntimeEstimates
 
 from .builders import ended, running
 
@@ -33,7 +32,7 @@ def within(seconds):
 
 def at_its_end(length, began):
     """A history at the very moment at which a job has run as long as one before it."""
-    history = History()
+    history = RuntimeEstimates()
     history.learn(ended(1, started_at=0.0, finished_at=length, gpus=1))
     job = running(2, 0, started_boot=began)
     batch = history.started(job)
@@ -49,7 +48,7 @@ def test_a_prediction_that_is_reached_grows():
 
 def known(lengths, *, name="", wait_days=0.0):
     """What is expected of a job when others like it took so long; each with its day of submission."""
-    history = History()
+    history = RuntimeEstimates()
     for number, (day, length) in enumerate(lengths, 1):
         begin = day * 86400.0
         times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
@@ -101,15 +100,14 @@ def test_what_is_due_is_in_the_future(length, began):
     ],
 )
 def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected):
-    history = History()
+    history = RuntimeEstimates()
     times = {"submitted_at": 0.0, "started_at": 0.0, "finished_at": 60.0}
     if is_learnt:
         history.learn(ended(1, gpus=1, command=(), name=name, **times))
     batch = history.batch_of(running(2, 0, submitted_at=0.0, command=(), name=name))
     history.look_at(batch)
-    queue = ReadyQueue(history, by_length=True, use_history=True)
-    assert queue.length(900, batch) == expected
-    assert queue.length(30, batch) == 30
+    assert history.length(900, batch) == expected
+    assert history.length(30, batch) == 30
 
 
 spans = st.integers(0, 40)
@@ -119,7 +117,7 @@ spans = st.integers(0, 40)
 def test_what_others_go_by_is_kept_up(ends, waiting, is_named):
     """Whoever waits goes by what it would go by if it were asked only now."""
     kind = (1001, "train" if is_named else "", 1)
-    history = History()
+    history = RuntimeEstimates()
     batches = [history.batch(kind, span) for span in waiting]
     for batch in batches:
         batch.waiting = 1

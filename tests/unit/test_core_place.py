@@ -2,14 +2,17 @@ from collections import Counter
 
 import pytest
 
+from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.resources import Shape
 from gflow.core.scheduling.placement import available, choose, gib, impossible, placement
 from gflow.core.state.state import State
 from gflow.testing import progress
 
-from .builders import job, running
+from .builders import NOON, job, running
 from .machine import GIB, gpu
+
+NOW = Moment(NOON, 1000.0)
 
 
 def shape(gpus=0, *, cpus=0, memory=0, gpu_gib=0, shared=False, kind=""):
@@ -121,10 +124,10 @@ def test_the_last_shared_job_gives_the_gpu_back_whole():
 
 def test_a_capped_job_is_not_placed():
     state = state_with(running(1, group=7))
-    assert placement(state, job(2, group=7, max_concurrent=1)) is None
-    assert placement(state, job(2, group=7, max_concurrent=2)) == ()
-    assert placement(state, job(2, group=8, max_concurrent=1)) == ()
-    assert placement(state, job(2, group=7)) == ()
+    assert placement(state, job(2, group=7, max_concurrent=1), NOW) is None
+    assert placement(state, job(2, group=7, max_concurrent=2), NOW) == ()
+    assert placement(state, job(2, group=8, max_concurrent=1), NOW) == ()
+    assert placement(state, job(2, group=7), NOW) == ()
 
 
 # ---------------------------------------------------------------- what can never be
@@ -201,12 +204,12 @@ def test_pack_takes_fullest_gpu_that_fits():
 
 def test_random_is_spread_and_decided_the_same_way_twice():
     state = by("random", gpus=FOUR)
-    picks = [placement(state, job(number, gpus=1)) for number in range(1, 401)]
-    assert picks == [placement(state, job(number, gpus=1)) for number in range(1, 401)]
+    picks = [placement(state, job(number, gpus=1), NOW) for number in range(1, 401)]
+    assert picks == [placement(state, job(number, gpus=1), NOW) for number in range(1, 401)]
     assert all(60 < picks.count((index,)) < 140 for index in range(4)), Counter(picks)
 
 
 def test_tasks_of_an_array_draw_anew():
     state = by("random", gpus=FOUR)
     array = [job(1, gpus=1, progress=progress("5-100", ok=done)) for done in range(40)]
-    assert len({placement(state, one) for one in array}) == 4
+    assert len({placement(state, one, NOW) for one in array}) == 4

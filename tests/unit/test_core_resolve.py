@@ -14,7 +14,7 @@ ANN, BOB = 1001, 1002
 def state():
     state = State(cpus=1, memory_mib=1024)
     for number, uid in [(1, ANN), (2, BOB), (3, ANN), (4, ANN)]:
-        state.remember_recent(uid, job_key(number))
+        state.jobs.remember_recent(uid, job_key(number))
     return state
 
 

@@ -44,7 +44,7 @@ def instructions(work: Callable[[], Any]) -> int:
 
 
 def submitted(state: State, *specs: Any) -> int:
-    number = state.next_number
+    number = state.jobs.next_number
     step(state, Submit(at=AT, uid=1001, user="ann", specs=specs, outcomes={}))
     return number
 
@@ -187,13 +187,18 @@ def test_more_parents_than_memory_is_meant_for_are_refused():
     for uid, user, count in ((1001, "ann", 41), (0, "root", 101)):
         with pytest.raises(Refused, match=r"at most 100,000 are allowed"):
             step(state, Submit(at=AT, uid=uid, user=user, specs=(child,) * count, outcomes={}))
-    assert state.jobs == before and state.ledger.links == {1001: 60_000}
+    assert state.jobs == before and state.accounting.quota_usage.links == {1001: 60_000}
     submitted(state, *[child] * 40)
     step(state, Cancel(at=AT, uid=1001, keys=(job_key(array),)))
-    assert state.ledger.links.get(1001, 0) in (0, 100_000), "cut off at once or in parts"
+    assert state.accounting.quota_usage.links.get(1001, 0) in (0, 100_000), "cut off at once or in parts"
     while state.arriving:
         step(state, Arrive(at=AT, most=100))
-    assert not state.jobs and not state.ledger.links and not state.children and not state.awaited
+    assert (
+        not state.jobs
+        and not state.accounting.quota_usage.links
+        and not state.dependencies.children
+        and not state.dependencies.awaited
+    )
 
 
 # ---------------------------------------------------------------- the same among others

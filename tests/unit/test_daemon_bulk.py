@@ -140,7 +140,7 @@ def test_jobs_are_seen_all_at_once(store):
         seen = set()
         while not task.done():
             seen.add((len(loop.state.jobs), len(store.between(1, MANY)), len(list(store.jobs(active=True)))))
-            assert loop.state.recent.get(1001) is None or len(loop.state.jobs) == MANY
+            assert loop.state.jobs.recent.get(1001) is None or len(loop.state.jobs) == MANY
             await asyncio.sleep(0)
         return seen
 
@@ -158,7 +158,7 @@ def test_submission_not_closed_at_crash_leaves_nothing(monkeypatch, store, name,
         assert store.submission(1001, "token-of-many") is None
         assert store._rows("SELECT count(*) FROM jobs").__next__() == (0,)
         again = await loop.submit(wanted(MANY))
-        return again[0], loop.state.of_person
+        return again[0], loop.state.accounting.active_jobs
 
     assert play(store, scene) == (job_key(MANY + 1), Counter({1001: MANY})), "numbers are not given out twice"
 
@@ -217,7 +217,12 @@ def test_a_refusal_in_a_later_part_leaves_nothing(store):
         with pytest.raises(NotFound):
             await loop.submit(wanted(MANY, token="token-2", references=References(("4711",))))
         state = loop.state
-        assert (state.jobs, state.open, state.of_person, state.ledger.bytes) == ({}, {}, {}, {})
+        assert (state.jobs, state.open, state.accounting.active_jobs, state.accounting.quota_usage.bytes) == (
+            {},
+            {},
+            {},
+            {},
+        )
         assert store.unfinished() == {}
         assert next(store._rows("SELECT count(*) FROM jobs")) == (0,)
 
@@ -270,10 +275,10 @@ def submitted(store, **fields):
 
 
 ACTIONS = {
-    "cancel": (BulkAction(Cancel, 1001, "cli", governs=False, now=False), JobState.CANCELLED),
-    "hold": (BulkAction(Hold, 1001, "cli", governs=False), JobState.HOLD),
+    "cancel": (BulkAction(Cancel, 1001, "cli", is_operator=False, now=False), JobState.CANCELLED),
+    "hold": (BulkAction(Hold, 1001, "cli", is_operator=False), JobState.HOLD),
     "update": (
-        BulkAction(Update, 1001, "cli", governs=False, fields={"priority": 99}, extend_s=0, group=0),
+        BulkAction(Update, 1001, "cli", is_operator=False, fields={"priority": 99}, extend_s=0, group=0),
         JobState.QUEUED,
     ),
 }
@@ -313,7 +318,7 @@ def test_bulk_change_continues_after_crash(monkeypatch, store, name, point):
 
 def test_what_is_not_the_same_when_done_twice_is_done_once(monkeypatch, store):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9, time_limit_s=60)
-    action = BulkAction(Update, 1001, "cli", governs=False, fields={}, extend_s=60, group=0)
+    action = BulkAction(Update, 1001, "cli", is_operator=False, fields={}, extend_s=60, group=0)
     with dying_at(monkeypatch, "bulk.done-part", 2):
         death(store, lambda loop: loop.apply_action(action, keys))
 
@@ -372,7 +377,7 @@ def test_jobs_that_are_over_by_then_are_left_alone(store):
 
 def test_held_jobs_are_released_in_parts(store):
     keys = submitted(store, hold=True, allow_unsatisfiable=True, cpus=9)
-    action = BulkAction(Release, 1001, "cli", governs=False, begin_at=None)
+    action = BulkAction(Release, 1001, "cli", is_operator=False, begin_at=None)
     play(store, lambda loop: loop.apply_action(action, keys))
     assert {job.state for job in store.jobs(active=True)} == {JobState.QUEUED}
 
@@ -390,7 +395,7 @@ def test_many_children_hear_of_their_parents_end_in_parts(store, code, left):
         while loop.state.arriving:
             await asyncio.sleep(0)
         assert max(store.sizes) <= PART + 2
-        return len(loop.state.jobs), len(loop.state.waits)
+        return len(loop.state.jobs), len(loop.state.dependencies.waits)
 
     assert play(store, scene) == (left, 0)
 
@@ -575,7 +580,7 @@ def test_submission_that_another_client_waits_for_goes_on(store):
 def test_action_of_a_client_that_hung_up_is_done_if_it_was_noted(store, is_noted):
     async def scene(loop):
         keys = await loop.submit(wanted(MANY, hold=False))
-        action = BulkAction(Hold, 1001, "cli", governs=False)
+        action = BulkAction(Hold, 1001, "cli", is_operator=False)
         asked = asyncio.ensure_future(loop.apply_action(action, keys[1:]))
         while not (store.unfinished() if is_noted else loop.state.claimed):
             await asyncio.sleep(0)

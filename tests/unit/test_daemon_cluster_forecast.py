@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gflow.core.forecast.wait_report import WaitReport
-from gflow.core.model import Abroad
+from gflow.core.model import RemoteState
 from gflow.daemon.execution import cluster_forecast
 from gflow.targets.slurm.slurm_cli import CommandResult
 
@@ -45,6 +45,6 @@ def test_one_question_is_enough(monkeypatch, id, asked):
     monkeypatch.setattr(cluster_forecast, "build_script", lambda *_: "")
     monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)
-    waiting = job(1, target="slurm", abroad=Abroad(id=id))
+    waiting = job(1, target="slurm", remote=RemoteState(id=id))
     assert asyncio.run(cluster_forecast.add_cluster_forecast(context, waiting, FOUND)) is FOUND
     assert slurm.asked == asked

@@ -140,7 +140,7 @@ def test_job_that_came_after_the_snapshot_began_is_answered_for() -> None:
         while not looks(state):
             await asyncio.sleep(0)
         step(state, Submit(at=NOW, uid=1, user="ann", specs=(spec,), outcomes={}))
-        found = await explain_wait(request_of(context, state.next_number - 1))
+        found = await explain_wait(request_of(context, state.jobs.next_number - 1))
         assert told(found)["start"]
         await first
 

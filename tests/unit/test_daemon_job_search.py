@@ -160,7 +160,7 @@ def test_the_part_that_is_asked_for(tmp_path, asked, numbers):
 )
 def test_limited_listing_copies_no_more_than_it_shows(monkeypatch, asked, numbers):
     copied = []
-    monkeypatch.setattr(job_search, "explain", lambda state, job, reasons: copied.append(job.key))
+    monkeypatch.setattr(job_search, "explain", lambda state, job, now, reasons: copied.append(job.key))
     found, total, _ = listed(Loop([job(number) for number in range(1, COUNT)]), **asked)
     assert ([one.number for one in found], total) == (numbers, COUNT - 1)
     assert len(copied) == 3

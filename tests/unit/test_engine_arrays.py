@@ -51,7 +51,7 @@ def test_a_whole_array_from_the_first_task_to_the_last():
     ]
     assert machine[1].progress == progress("", ok=3)
     assert (machine[1].exit_code, machine[1].started_at, machine[1].finished_at) == (0, NOON, NOON)
-    assert not machine.state.jobs and not machine.state.tasks
+    assert not machine.state.jobs and not machine.state.jobs.tasks
 
 
 def test_an_array_used_what_its_tasks_did():

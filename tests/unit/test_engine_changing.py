@@ -72,8 +72,8 @@ def test_who_governs_the_machine_governs_everybodys_jobs():
     machine.submit(user="bob", hold=True)
     machine.submit(user="bob")
     assert type(machine.refusal(machine.hold, 1)) is Forbidden
-    machine.hold(1, governs=True)
-    machine.cancel(2, governs=True)
+    machine.hold(1, is_operator=True)
+    machine.cancel(2, is_operator=True)
     assert machine.did[-1] == "stop 2 #1"
 
 
@@ -81,13 +81,13 @@ def test_who_governs_says_how_much_and_when_and_not_what():
     """What a job does runs as its owner: whoever could change it could do anything as them."""
     machine = Machine()
     machine.submit(user="bob", hold=True)
-    machine.update(1, governs=True, priority=50, time_limit_s=60, memory_mib=10)
+    machine.update(1, is_operator=True, priority=50, time_limit_s=60, memory_mib=10)
     for name, value in {
         "command": ("id",), "environ": "x", "cwd": "/", "output": "/home/bob/.profile", "error": "x",
         "venv": "/v", "conda_env": "/c", "parameters": (("a", "b"),), "umask": 0, "script": "x",
         "script_path": "x", "template": ("x",), "name": "x", "notify_emails": ("x",), "depends_on": (),
     }.items():  # fmt: skip
-        error = machine.refusal(machine.update, 1, governs=True, **{name: value})
+        error = machine.refusal(machine.update, 1, is_operator=True, **{name: value})
         assert (type(error), error.message.split(",")[0]) == (Forbidden, "job 1 belongs to bob")
     machine.update(1, user="bob", command=("id",))
     machine.update(1, user="root", command=("id",))
@@ -170,7 +170,7 @@ def test_a_held_job_does_not_start_at_its_begin_time():
     machine = Machine()
     machine.submit(begin_at=NOON + 60)
     machine.hold(1)
-    assert machine.state.alarms.next_begin() is None
+    assert machine.state.deadlines.next_begin() is None
     machine.passes(60)
     assert machine.did == []
     machine.release(1)
@@ -263,7 +263,7 @@ def test_the_time_limit_of_a_running_job_moves():
     machine.submit(time_limit_s=60)
     machine.update(1, time_limit_s=120)
     assert machine.did == ["save 1 Running", "note 1 updated: time limit = 120 s"]
-    assert machine.state.alarms.next_limit() == 1120.0
+    assert machine.state.deadlines.next_limit() == 1120.0
     machine.passes(60)
     assert machine.did == []
     machine.update(1, time_limit_s=90)
@@ -326,7 +326,7 @@ def test_new_parents_replace_the_old_ones():
     machine.submit(count=2)
     machine.submit(depends_on=[1])
     machine.update(3, depends_on=[2])
-    assert [*machine.state.children] == [*machine[3].spec.parents]
+    assert [*machine.state.dependencies.children] == [*machine[3].spec.parents]
     machine.ends(1, code=1)
     machine.ends(2)
     assert machine.running() == ["3"]
@@ -405,4 +405,4 @@ def test_a_lost_gpu_does_not_freeze_the_limit_of_a_job_that_runs():
     machine.submit(gpus=2, time_limit_s=60)
     machine.see(gpu(0))
     machine.update(1, time_limit_s=600)
-    assert machine.state.alarms.next_limit() == 1600.0
+    assert machine.state.deadlines.next_limit() == 1600.0

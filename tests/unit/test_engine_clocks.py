@@ -13,7 +13,7 @@ from gflow.core.forecast.wait_report import outlook
 from gflow.core.model import Job, Moment
 from gflow.core.queries.usage_report import Question, Statistics
 from gflow.core.state.runtime_estimates import length_of
-from gflow.core.state.state import next_alarm, next_look
+from gflow.core.state.state import next_boot_deadline, next_wall_deadline
 from gflow.daemon.loop.stored_state import gather
 from gflow.store.port import Changes
 from gflow.store.reader import Reader
@@ -119,7 +119,9 @@ def counted(store: SqliteStore, machine: Machine, since: float = 0.0) -> Statist
 def test_fair_share_counts_what_was_used(jump):
     machine = machine_of()
     run_once(machine, jump)
-    assert machine.state.shares.use(UIDS["ann"], machine.now.boot) == pytest.approx(5.0, rel=1e-3)
+    assert machine.state.accounting.fair_share.use(UIDS["ann"], machine.now.boot) == pytest.approx(
+        5.0, rel=1e-3
+    )
 
 
 @JUMPS
@@ -127,10 +129,10 @@ def test_estimates_are_of_what_jobs_took(jump):
     machine = machine_of()
     run_once(machine, jump, seconds=100.0, name="train")
     machine.submit(gpus=1, name="train")
-    assert machine.state.batches[key_of(2)].length == 100.0
+    assert machine.state.running.batches[key_of(2)].length == 100.0
     set_clock(machine, jump)
-    assert machine.state.batches[key_of(2)].length == 100.0, "one that runs has not outlasted it"
-    assert machine.state.expected_end(machine[2], machine.now.boot) == machine.now.boot + 100.0
+    assert machine.state.running.batches[key_of(2)].length == 100.0, "one that runs has not outlasted it"
+    assert machine.state.running.expected_end(machine[2], machine.now.boot) == machine.now.boot + 100.0
 
 
 @JUMPS
@@ -152,7 +154,7 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
     machine.submit(gpus=1, time_limit_s=60)
     promised = outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall
     set_clock(machine, jump)
-    assert machine.state.start_reservations == []
+    assert machine.state.start_reservations.entries == []
     assert outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
 
 
@@ -178,7 +180,10 @@ def test_a_pause_before_a_retry_is_as_long_as_it_was_to_be(jump):
     machine.ends(1, code=1)
     assert machine.stands(1) == "Queued (RetryDelay)"
     set_clock(machine, jump)
-    assert (next_alarm(machine.state), next_look(machine.state)) == (machine.now.boot + 3, None)
+    assert (next_boot_deadline(machine.state), next_wall_deadline(machine.state)) == (
+        machine.now.boot + 3,
+        None,
+    )
     assert outlook(machine.state, machine[1], machine.now).start.expected == machine.now.wall + 3
     machine.passes(2)
     assert machine.running() == []
@@ -194,6 +199,6 @@ def test_retry_waits_for_delay_and_begin_time():
     machine.ends(1, code=1)
     set_clock(machine, -DAY)
     machine.passes(60)
-    assert (machine.running(), next_look(machine.state)) == ([], begin)
+    assert (machine.running(), next_wall_deadline(machine.state)) == ([], begin)
     machine.passes(DAY)
     assert machine.running() == ["1"]

@@ -43,10 +43,10 @@ def test_another_attempt_and_a_job_that_waits_are_not_idle():
     machine.submit(gpus=2)
     seen(machine, 1, attempt=2)
     seen(machine, 2)
-    assert (machine.stands(1), machine.state.unused) == ("Running", {})
+    assert (machine.stands(1), machine.state.running.unused) == ("Running", {})
     seen(machine, 1)
     machine.ends(1)
-    assert machine.state.unused == {}
+    assert machine.state.running.unused == {}
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,7 @@ def test_durations():
 def test_a_state_that_is_rebuilt_from_the_disk_still_knows_it():
     machine = machine_with()
     seen(machine, 1)
-    assert reload(machine.state, machine.store).unused == machine.state.unused != {}
-    assert reload(machine.state, MemoryStore()).unused == {}, "not of jobs that the disk does not have"
+    assert reload(machine.state, machine.store).running.unused == machine.state.running.unused != {}
+    assert reload(machine.state, MemoryStore()).running.unused == {}, (
+        "not of jobs that the disk does not have"
+    )

@@ -66,7 +66,7 @@ def test_overflow_fires_at_deadline_when_eta_was_wrong():
     machine.submit(gpus=1, time_limit_s=30)
     machine.submit(**SOON)
     assert machine[3].target == "local"
-    assert machine.state.alarms.next_overflow() == machine.now.boot + 100
+    assert machine.state.deadlines.next_overflow() == machine.now.boot + 100
     machine.passes(99)  # the first is being stopped, and does not end
     assert machine[3].target == "local"
     machine.passes(1)

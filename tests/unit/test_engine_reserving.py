@@ -6,7 +6,7 @@ import pytest
 
 from gflow.core.events import Reserve, Unreserve, Update
 from gflow.core.policy import Policy
-from gflow.core.state.state import next_look
+from gflow.core.state.state import next_wall_deadline
 from gflow.errors import Refused
 
 from .machine import UIDS, Machine, gpu, key_of
@@ -24,11 +24,11 @@ def reserve(machine: Machine, *gpus: int, user: str = "bob", after: float = HOUR
     machine.hears(Reserve, uid=0, user=user, gpus=gpus, count=count, start=start, end=start + HOUR)
 
 
-def extend(machine: Machine, job: int, seconds: int, *, user: str = "ann", governs: bool = False) -> None:
+def extend(machine: Machine, job: int, seconds: int, *, user: str = "ann", is_operator: bool = False) -> None:
     machine.hears(
         Update,
         uid=UIDS[user],
-        governs=governs,
+        is_operator=is_operator,
         keys=(key_of(job),),
         fields={},
         outcomes={},
@@ -115,7 +115,7 @@ def test_other_updates_are_accepted_before_reservation():
     assert machine[1].spec.priority == 3
 
 
-@pytest.mark.parametrize("who", [{"user": "root"}, {"user": "bob", "governs": True}])
+@pytest.mark.parametrize("who", [{"user": "root"}, {"user": "bob", "is_operator": True}])
 def test_limit_extended_by_operator_yields_to_reservation(who):
     machine = machine_of()
     reserve(machine, 0, 1, user="zoe")
@@ -157,11 +157,11 @@ def test_engine_wakes_at_start_and_end_of_reservation():
     machine = machine_of()
     began = machine.now.wall
     reserve(machine, 0)
-    assert next_look(machine.state) == began + HOUR
+    assert next_wall_deadline(machine.state) == began + HOUR
     machine.passes(HOUR)
-    assert next_look(machine.state) == began + 2 * HOUR
+    assert next_wall_deadline(machine.state) == began + 2 * HOUR
     machine.passes(HOUR)
-    assert next_look(machine.state) is None
+    assert next_wall_deadline(machine.state) is None
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def test_pause_doubles_up_to_a_minute_and_a_run_resets_it():
     pauses = []
     for _ in range(8):
         machine.ends(1, None, problem=SHORT)
-        pauses.append(machine.state.alarms.resume_at - machine.now.boot)
+        pauses.append(machine.state.deadlines.resume_at - machine.now.boot)
         machine.passes(pauses[-1])
         assert machine.stands(1) == "Running"
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     machine.ends(1, 0)
     machine.submit()
     machine.ends(2, None, problem=SHORT)
-    assert machine.state.alarms.resume_at - machine.now.boot == 1
+    assert machine.state.deadlines.resume_at - machine.now.boot == 1
 
 
 def test_starts_that_fail_together_are_one_failure():

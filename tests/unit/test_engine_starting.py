@@ -165,12 +165,12 @@ def test_a_job_starts_at_its_begin_time():
     machine = Machine()
     machine.submit(begin_at=NOON + 60)
     assert machine.stands(1) == "Queued (BeginTime)"
-    assert machine.state.alarms.next_begin() == NOON + 60
+    assert machine.state.deadlines.next_begin() == NOON + 60
     machine.passes(59)
     assert machine.did == []
     machine.passes(1)
     assert machine.did == ["save 1 Running"] * 2 + ["note 1 started: attempt 1", "start 1 #1"]
-    assert machine.state.alarms.next_begin() is None
+    assert machine.state.deadlines.next_begin() is None
 
 
 def test_a_begin_time_in_the_past_is_now():
@@ -293,6 +293,6 @@ def test_one_person_runs_so_many_and_others_go_on():
         machine.submit(cpus=0)
     machine.submit(user="bob", cpus=0)
     assert machine.running() == ["1", "2", "4"]
-    assert str(explain(machine.state, machine[3])) == "Quota: ann runs 2 of 2 jobs"
+    assert str(explain(machine.state, machine[3], machine.now)) == "Quota: ann runs 2 of 2 jobs"
     machine.ends(1)
     assert machine.running() == ["2", "3", "4"]

@@ -30,15 +30,15 @@ def test_job_that_cannot_be_killed_is_shown_until_it_ends():
     assert machine.stands(1) == f"Running (Unkillable: {WHY})"
     assert {index: str(why) for index, why in blocked_of(machine.state).items()} == {0: "Unkillable: job 1"}
     machine.ends(1)
-    assert (machine.state.stuck, blocked_of(machine.state)) == ({}, {})
+    assert (machine.state.running.stuck, blocked_of(machine.state)) == ({}, {})
 
 
 def test_rebuilt_state_remembers_unkillable_job():
     machine = Machine(gpu(0))
     machine.submit(gpus=1)
     stuck(machine)
-    assert reload(machine.state, machine.store).stuck == machine.state.stuck != {}
-    assert reload(machine.state, MemoryStore()).stuck == {}, "not of jobs that the disk does not have"
+    assert reload(machine.state, machine.store).running.stuck == machine.state.running.stuck != {}
+    assert reload(machine.state, MemoryStore()).running.stuck == {}, "not of jobs that the disk does not have"
 
 
 @pytest.mark.parametrize("wanted", ["5%", "100%", "0", "4096"])

@@ -215,7 +215,7 @@ def test_nobody_fills_the_memory_with_long_commands(monkeypatch):
     machine.submit(hold=True, command=("x" * 600,))
     machine.cancel(3)
     machine.update(2, command=("x" * 600,))
-    assert machine.state.ledger.bytes == {1001: sum(machine[job].spec.size for job in (1, 2))}
+    assert machine.state.accounting.quota_usage.bytes == {1001: sum(machine[job].spec.size for job in (1, 2))}
 
 
 def test_long_change_is_cut_in_the_story():

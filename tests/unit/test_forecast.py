@@ -140,20 +140,20 @@ def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     case, at = question_of(state, job, now).case(), Moment(now, now)
     assert case == EtaSample(now, pytest.approx(HOUR - 1), True)
     step(state, Foresee(at=at, key=job.key, case=case))
-    assert state.foretold.record.open == {job.key: case}
-    assert state.foretold.is_changed
-    state.foretold.text()
+    assert state.eta_calibration.record.open == {job.key: case}
+    assert state.eta_calibration.is_changed
+    state.eta_calibration.text()
     step(state, Foresee(at=at, key=job.key, case=None))
-    assert not state.foretold.is_changed, "nothing is new"
+    assert not state.eta_calibration.is_changed, "nothing is new"
     step(state, Exited(at=Moment(HOUR / 2, HOUR / 2), key=1 << 20, attempt=1, code=0))
-    assert not state.foretold.record.open
-    assert state.foretold.record.over == [EtaOutcome(now, pytest.approx(0.5, abs=0.01), True)]
+    assert not state.eta_calibration.record.open
+    assert state.eta_calibration.record.over == [EtaOutcome(now, pytest.approx(0.5, abs=0.01), True)]
     step(state, Submit(at=at, uid=1, user="ann", specs=(job.spec,), outcomes={}))
     step(state, Foresee(at=at, key=3 << 20, case=case))
-    assert list(state.foretold.record.open) == [3 << 20]
+    assert list(state.eta_calibration.record.open) == [3 << 20]
     step(state, Cancel(at=at, uid=0, keys=(3 << 20,)))
     step(state, Foresee(at=at, key=3 << 20, case=case))
-    assert not state.foretold.record.open
+    assert not state.eta_calibration.record.open
 
 
 def test_a_listing_tells_when_those_who_wait_will_start() -> None:
@@ -190,7 +190,7 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
     assert event.key == job.key
     assert event.case is not None
     step(state, event)
-    assert list(state.foretold.record.open) == [job.key]
+    assert list(state.eta_calibration.record.open) == [job.key]
 
 
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:

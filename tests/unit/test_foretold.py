@@ -175,7 +175,7 @@ def test_once_something_is_learnt_that_is_what_is_told() -> None:
     first = 900.0
     entries = [Entry(0.0, first, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, job, now = stopped(entries)
-    waited(state.foretold, 0.4, MOST_CASES)
+    waited(state.eta_calibration, 0.4, MOST_CASES)
     found = question_of(state, job, now).start()
     assert found is not None
     assert found.expected - now == pytest.approx(0.4 * first, abs=60)

@@ -5,7 +5,7 @@ import pytest
 from gflow.core.ids import job_key
 from gflow.core.model import AuditEntry, JobState
 from gflow.core.reasons import parse
-from gflow.core.state.state import RECENT
+from gflow.core.state.job_tables import RECENT
 from gflow.errors import StoreError
 from gflow.store.memory import MemoryStore
 from gflow.store.port import Changes, Loaded, Submission, address_of

@@ -66,7 +66,7 @@ def step(state: State, event: Event) -> list[Effect]:
     """Apply one event to the state; return the effects to commit and carry out, in order."""
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
-    if state.undecided:
+    if state.remote.undecided:
         remote.decide_overflow(state, event.at, effects)
     return effects
 

@@ -74,10 +74,10 @@ class Arrive(Event, frozen=True, kw_only=True):
 
 
 class UserAction(Event, frozen=True, kw_only=True):
-    """An action of a user on jobs: their own, or those of all users if `governs` (an operator)."""
+    """An action of a user on jobs: their own, or those of all users if `is_operator`."""
 
     uid: int
-    governs: bool = False
+    is_operator: bool = False
     keys: tuple[JobKey, ...]
 
 

@@ -31,7 +31,9 @@ def check(state: State, *, settled: bool = True) -> None:
     for opened in state.open.values():
         if not opened.is_closed:
             of_user[opened.uid] += opened.count
-    assert state.of_person == of_user, f"people have {of_user}, not {state.of_person}"
+    assert state.accounting.active_jobs == of_user, (
+        f"people have {of_user}, not {state.accounting.active_jobs}"
+    )
     _check_quota_usage(state)
     _check_dependencies(state)
     _check_arrays(state)
@@ -52,25 +54,27 @@ def _check_quota_usage(state: State) -> None:
             counted.reserve(opened.user, opened.projects, opened.count, 1)
             counted.weigh(opened.uid, opened.bytes, opened.links)
     for name in ("users", "projects", "bytes", "links"):
-        assert getattr(counted, name) == getattr(state.ledger, name), f"what {name} have is off"
+        assert getattr(counted, name) == getattr(state.accounting.quota_usage, name), (
+            f"what {name} have is off"
+        )
 
 
 def _check_job(state: State, job: Job) -> None:
     assert state.jobs[job.key] is job, f"job {job.label} is filed under another key"
     assert not job.is_final, f"final job {job.label} is still in memory"
     places = [
-        job.key in state.waits,
-        job.key in state.later,
+        job.key in state.dependencies.waits,
+        job.key in state.deadlines.later,
         job in state.ready,
-        job.key in state.outbound,
-        job.key in state.abroad,
+        job.key in state.remote.pending,
+        job.key in state.remote.jobs,
     ]
     submission = state.arriving.get(job.key)
     assert not submission or not any(places), f"job {job.label} arrives and is there already"
     places[0] = places[0] or submission is not None
-    assert (job.abroad is not None) == places[4], f"job {job.label} is and is not abroad"
-    if job.abroad is not None and job.spec.races_here:
-        races = job.state is JobState.QUEUED and not job.abroad.hold and job.abroad.kept is None
+    assert (job.remote is not None) == places[4], f"job {job.label} is and is not remote"
+    if job.remote is not None and job.spec.races_here:
+        races = job.state is JobState.QUEUED and not job.remote.hold and job.remote.kept is None
         assert places[2] == races, f"job {job.label} does and does not race here"
     if job.spec.races_here and (places[3] or places[4]):
         places[2] = False
@@ -91,7 +95,7 @@ def _check_job(state: State, job: Job) -> None:
 def _check_open(state: State) -> None:
     """Staged submissions: staged jobs are not visible, arriving jobs are."""
     for first, opened in state.open.items():
-        assert first == opened.first and first + opened.count <= state.next_number, "a stray submission"
+        assert first == opened.first and first + opened.count <= state.jobs.next_number, "a stray submission"
         arriving = [key for key, whose in state.arriving.items() if whose == first]
         if opened.is_closed:
             assert not opened.jobs and opened.left == len(arriving) > 0, f"submission {first} miscounts"
@@ -104,25 +108,25 @@ def _check_open(state: State) -> None:
 
 def _check_no_dangling_keys(state: State) -> None:
     for name, keys in (
-        ("waits", state.waits),
-        ("later", state.later),
-        ("outbound", state.outbound),
-        ("abroad", state.abroad),
+        ("waits", state.dependencies.waits),
+        ("later", state.deadlines.later),
+        ("remote.pending", state.remote.pending),
+        ("remote.jobs", state.remote.jobs),
         ("arriving", state.arriving),
     ):
         for key in keys:
             assert key in state.jobs, f"{name} knows {key}, which is not an active job"
-    for key in state.children:
-        assert state.is_active(key), f"{key} has children and is not an active job"
+    for key in state.dependencies.children:
+        assert state.jobs.is_active(key), f"{key} has children and is not an active job"
     assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), "a ghost is queued"
 
 
 def _holding_resources(state: State) -> list[Job]:
     """Jobs that hold resources here: running jobs, and jobs for which GPUs are kept during a withdrawal."""
     kept = [
-        msgspec.structs.replace(job, gpu_ids=job.abroad.kept)
+        msgspec.structs.replace(job, gpu_ids=job.remote.kept)
         for job in state.jobs.values()
-        if job.abroad is not None and job.abroad.kept is not None
+        if job.remote is not None and job.remote.kept is not None
     ]
     return kept + _running(state)
 
@@ -131,7 +135,7 @@ def _running(state: State) -> list[Job]:
     return [
         job
         for job in state.jobs.values()
-        if job.state is JobState.RUNNING and not job.is_array and job.abroad is None
+        if job.state is JobState.RUNNING and not job.is_array and job.remote is None
     ]
 
 
@@ -168,27 +172,31 @@ def _check_counts(state: State) -> None:
     running = _running(state)
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
     had = Counter(job.uid for job in running for _ in job.gpu_ids)
-    assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"
-    away = [state.jobs[key] for key in state.abroad if not state.jobs[key].is_array]
-    assert state.group_running == Counter(job.spec.group for job in running + away), "group counts are off"
+    assert had == {uid: use.gpus for uid, use in state.accounting.fair_share.uses.items() if use.gpus}, (
+        "shares are off"
+    )
+    away = [state.jobs[key] for key in state.remote.jobs if not state.jobs[key].is_array]
+    assert state.accounting.group_running == Counter(job.spec.group for job in running + away), (
+        "group counts are off"
+    )
 
 
 def _check_dependencies(state: State) -> None:
-    waits = {id(wait): wait for wait in state.waits.values()}
+    waits = {id(wait): wait for wait in state.dependencies.waits.values()}
     for opened in state.open.values():
         waits |= {id(wait): wait for _, wait in opened.waits.values() if wait is not None}
     forwards = {(name, parent) for name, wait in waits.items() for parent in wait.parents}
-    backwards = {(name, parent) for parent, found in state.children.items() for name in found}
+    backwards = {(name, parent) for parent, found in state.dependencies.children.items() for name in found}
     assert forwards == backwards, "the two tables of dependencies disagree"
     for wait in waits.values():
         assert wait.jobs or wait.is_open, "no job waits, and the wait is kept"
-        assert all(state.waits.get(key) is wait for key in wait.jobs), "a wait counts a stranger"
+        assert all(state.dependencies.waits.get(key) is wait for key in wait.jobs), "a wait counts a stranger"
     members = sum(len(wait.jobs) for wait in waits.values())
-    assert members == len(state.waits), "a wait does not know who waits"
-    tasks = {key for key in state.children if task_of(key) is not None}
-    awaited = {(array, key) for array, keys in state.awaited.items() for key in keys}
+    assert members == len(state.dependencies.waits), "a wait does not know who waits"
+    tasks = {key for key in state.dependencies.children if task_of(key) is not None}
+    awaited = {(array, key) for array, keys in state.dependencies.awaited.items() for key in keys}
     assert awaited == {(job_key(number_of(key)), key) for key in tasks}, "awaited tasks are off"
-    for child, wait in state.waits.items():
+    for child, wait in state.dependencies.waits.items():
         if child in state.arriving:
             continue
         assert not wait.is_over, f"{state.jobs[child].label} waits for nothing"
@@ -197,17 +205,19 @@ def _check_dependencies(state: State) -> None:
 
 
 def _check_arrays(state: State) -> None:
-    for key, tasks in state.tasks.items():
+    for key, tasks in state.jobs.tasks.items():
         assert tasks, "an empty set of tasks is kept"
         array = state.jobs.get(key)
         assert array is not None and array.progress is not None, f"tasks of {key} have no array"
         assert array.progress.active == len(tasks), f"array {array.label} miscounts its tasks"
     for job in state.jobs.values():
         if job.progress is not None:
-            assert job.progress.active == len(state.tasks.get(job.key, ())), f"array {job.label} miscounts"
+            assert job.progress.active == len(state.jobs.tasks.get(job.key, ())), (
+                f"array {job.label} miscounts"
+            )
             assert job.progress.pending or job.progress.active, f"array {job.label} is over and not final"
         if job.task is not None:
-            assert job.key in state.tasks[job_key(job.number)], f"task {job.label} is not in its array"
+            assert job.key in state.jobs.tasks[job_key(job.number)], f"task {job.label} is not in its array"
 
 
 def _check_buckets(state: State) -> None:
@@ -220,11 +230,12 @@ def _check_buckets(state: State) -> None:
 
 
 def _check_nothing_startable(state: State) -> None:
+    at = state.start_reservations.at
     for group in state.ready.groups.values():
         head = group.head()
         assert head is not None, "an empty group is kept"
         job = state.jobs[head]
-        gpu_ids = placement(state, job)
+        gpu_ids = placement(state, job, at)
         assert gpu_ids is None or not may_backfill(state, job, gpu_ids), (
             f"job {job.label} could start and does not"
         )

@@ -19,7 +19,7 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
     """
     if reference.startswith("@"):
         back = _parse_offset(reference)
-        recent = state.recent.get(uid, ())
+        recent = state.jobs.recent.get(uid, ())
         if back >= len(recent):
             raise Refused(f"{reference} means none of your jobs: you have submitted {len(recent)}")
         return recent[-1 - back]

@@ -206,7 +206,7 @@ class ArrayProgress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     worst: int = 0
 
 
-class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class RemoteState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The remote side of a job that another target has."""
 
     # Its id there, and the nodes on which it runs.
@@ -240,7 +240,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """One job: its spec and its state. Times are seconds on the wall clock, unless the name says `boot`.
 
-    An array is one job too, with `progress`. A task becomes a job of its own when it starts.
+    An array is one job too, with `progress`. A task becomes a job of its own when it starts. A field with a
+    `name` is stored under that name.
     """
 
     key: JobKey
@@ -279,7 +280,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     ready_at: float = 0.0
     target: str = LOCAL
     # Set from the hand-over to another target until the job has ended there or was withdrawn.
-    abroad: Abroad | None = None
+    remote: RemoteState | None = msgspec.field(default=None, name="abroad")
     # Latest progress report. Saved only together with another change of the job.
     headway: JobProgress | None = None
 
@@ -323,9 +324,9 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
             return self.ran_s
         return None if self.started_boot is None else max(0.0, boot - self.started_boot)
 
-    def pause(self, pause_s: float, at: Moment) -> None:
+    def pause(self, delay_s: float, at: Moment) -> None:
         """Set the retry delay, in seconds; 0: none."""
-        self.retry_boot, self.retry_at = (at.boot + pause_s, at.wall + pause_s) if pause_s else (0.0, 0.0)
+        self.retry_boot, self.retry_at = (at.boot + delay_s, at.wall + delay_s) if delay_s else (0.0, 0.0)
 
     @property
     def is_final(self) -> bool:

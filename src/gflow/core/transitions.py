@@ -24,12 +24,12 @@ last of them.
 No transition leaves a final state. Redoing a job makes a new job.
 
 Where a job of each state is found:
-    Queued     `State.jobs`, and exactly one of `State.waits` (parents), `State.later` (begin time or retry
-               delay), `State.ready` (resources), `State.outbound` (about to be handed over), `State.abroad`
-               (waits on another target) and `State.arriving` (not yet put into one of the others). A job
-               that races here is in `State.ready` too.
-    Hold       `State.jobs`, and `State.waits` while it has unmet parents
-    Running    `State.jobs`; its GPUs in `State.machine.holders`, or its key in `State.abroad`
+    Queued     `State.jobs`, and exactly one of `dependencies.waits` (parents), `deadlines.later` (begin time
+               or retry delay), `ready` (resources), `remote.pending` (about to be handed over),
+               `remote.jobs` (waits on another target) and `arriving` (not yet put into one of the others).
+               A job that races here is in `ready` too.
+    Hold       `State.jobs`, and `dependencies.waits` while it has unmet parents
+    Running    `State.jobs`; its GPUs in `machine.holders`, or its key in `remote.jobs`
     (final)    in the store only
 
 This module depends on no engine, clock or user. `gflow.job_states` declares the states; the recipe for a

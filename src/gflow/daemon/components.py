@@ -75,8 +75,8 @@ class Daemon:
         kept = self.store.meta_value(timers.CLOCK)
         record = timers.load_offset(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
-        if state.next_number == 1:  # a new database beside old logs: their numbers are used
-            state.next_number = first_free_number(settings.data)
+        if state.jobs.next_number == 1:  # a new database beside old logs: their numbers are used
+            state.jobs.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
         if record != kept:
@@ -165,7 +165,7 @@ class Daemon:
         if strays := self.target.strays():
             log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
             numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
-            self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
+            self.loop.state.jobs.next_number = max(self.loop.state.jobs.next_number, *(one + 1 for one in numbers))
             self.leases.look()
 
     def recover(self) -> None:
@@ -274,13 +274,13 @@ def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
             target.stop(run, now=job.stop_now)
     names = {Run(job.key, job.attempt).name for job in running}
     target.forget_others(names)
-    for key in sorted(loop.state.abroad):
+    for key in sorted(loop.state.remote.jobs):
         job = loop.state.jobs[key]
         run = Run(job.key, job.attempt)
         executor.start(job)  # a submission that Slurm has already is found there
         if job.stopping is not None:
             target.stop(run, now=job.stop_now)
-        elif job.abroad is not None and (job.abroad.hold or job.abroad.kept is not None):
+        elif job.remote is not None and (job.remote.hold or job.remote.kept is not None):
             target.withdraw(run)
     loop.arm()
 

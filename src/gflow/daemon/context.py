@@ -16,6 +16,7 @@ from gflow.daemon.api.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.mps import Mps
+from gflow.daemon.loop import timers
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.user_threads import Threads
@@ -81,9 +82,9 @@ class Context(NamedTuple):
 
     def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
         """The jobs as the viewer may see them, each with the reason why it waits."""
-        state = self.loop.state
+        state, at = self.loop.state, timers.now()
         return [
-            (viewer.redact_job(job), viewer.redact_blocker(explain(state, job)))
+            (viewer.redact_job(job), viewer.redact_blocker(explain(state, job, at)))
             for job in jobs
             if job is not None
         ]

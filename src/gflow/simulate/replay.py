@@ -71,7 +71,7 @@ class Replay:
         while index < count or ends:
             submit = entries[index].submit if index < count else never
             end = ends[0][0] if ends else never
-            reserved = state.next_start_reservation()
+            reserved = state.start_reservations.next_start()
             if reserved is not None and now < reserved < min(submit, end):
                 now = reserved
                 self._apply(step(state, Tick(at=_moment(now))), now)
@@ -79,7 +79,7 @@ class Replay:
                 now, key, attempt = heapq.heappop(ends)
                 exited = Exited(at=_moment(now), key=key, attempt=attempt, code=0)
                 self._apply(step(state, exited), now)
-                state.ended.clear()
+                state.jobs.ended.clear()
             else:
                 now = submit
                 self._apply(step(state, self._submission(entries[index], now)), now)
@@ -114,7 +114,12 @@ def _moment(now: float) -> Moment:
 def _in_order(patience: float, *, backfill: bool = True) -> Policy:
     """A policy in order of arrival that knows time limits only."""
     return Policy(
-        order="arrival", fair_share=False, lengths="limits", patience=patience, backfill=backfill, promises=1
+        order="arrival",
+        fair_share=False,
+        lengths="limits",
+        patience=patience,
+        backfill=backfill,
+        promises=1,
     )
 
 

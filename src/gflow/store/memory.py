@@ -11,7 +11,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import ACTIVE, AuditEntry, Job, JobState
 from gflow.core.queries.audit_log import of_job
 from gflow.core.reasons import ReasonKind
-from gflow.core.state.state import RECENT
+from gflow.core.state.job_tables import RECENT
 from gflow.errors import StoreError
 from gflow.store.bulk import Bulk, OpenSubmission
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, keep_unfinished

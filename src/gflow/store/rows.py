@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
-from gflow.core.model import Abroad, ArrayProgress, Job, JobProgress, JobState, Spec
+from gflow.core.model import ArrayProgress, Job, JobProgress, JobState, RemoteState, Spec
 from gflow.core.reasons import ReasonKind, parse
 from gflow.core.task_set import parse_tasks
 from gflow.errors import StoreError
@@ -43,8 +43,8 @@ USUAL_BYTES = 1024
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
 _decode_progress = msgspec.json.Decoder(ArrayProgress, dec_hook=lambda _, text: parse_tasks(text)).decode
-_decode_abroad = msgspec.json.Decoder(Abroad).decode
-_decode_headway = msgspec.json.Decoder(JobProgress).decode
+_decode_remote = msgspec.json.Decoder(RemoteState).decode
+_decode_report = msgspec.json.Decoder(JobProgress).decode
 _STATES = {state.value: state for state in JobState}
 
 
@@ -75,7 +75,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.stop_now,
         job.simulated,
         job.ready_at,
-        _encode(job.abroad).decode() if job.abroad else None,
+        _encode(job.remote).decode() if job.remote else None,
         _encode(job.headway).decode() if job.headway else None,
         job.ran_s,
         job.retry_boot,
@@ -159,8 +159,8 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         stop_now=bool(stop_now),
         simulated=bool(simulated),
         ready_at=ready_at,
-        abroad=_decode_abroad(abroad) if abroad else None,
-        headway=_decode_headway(headway) if headway else None,
+        remote=_decode_remote(abroad) if abroad else None,
+        headway=_decode_report(headway) if headway else None,
     )
 
 

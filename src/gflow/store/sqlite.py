@@ -19,7 +19,7 @@ from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
 from gflow.core.model import ACTIVE, FINAL, AuditEntry, Job, JobState
 from gflow.core.queries.audit_log import GROUPED, of_job
 from gflow.core.reasons import Reason, ReasonKind
-from gflow.core.state.state import RECENT
+from gflow.core.state.job_tables import RECENT
 from gflow.core.transitions import ENDED
 from gflow.errors import StoreError
 from gflow.fault_points import point

@@ -36,7 +36,7 @@ def job_page(
         *_command_facts(spec),
         ("GPUs", options.pop("GPUs")),
         ("GPU ids", ",".join(map(str, job.gpu_ids))),
-        ("Id on the target", job.abroad.id if job.abroad else ""),
+        ("Id on the target", job.remote.id if job.remote else ""),
         ("GPU use", gpu_use),
         ("Tasks", _tasks(job)),
         *options.items(),
@@ -84,7 +84,7 @@ def _option_facts(job: Job, measured_mib: int) -> dict[str, str]:
 def _composed_facts(job: Job, measured_mib: int) -> dict[str, str]:
     """Lines about several options, or about an option and the state of the job."""
     spec = job.spec
-    nodes = f": {job.abroad.nodes}" if job.abroad and job.abroad.nodes else ""
+    nodes = f": {job.remote.nodes}" if job.remote and job.remote.nodes else ""
     return {
         "Name": job.name,
         "Priority": str(spec.priority),

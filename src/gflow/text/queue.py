@@ -73,28 +73,28 @@ def _gpus(job: Job, why: Blocker | None, now: Moment) -> str:
 
 
 def _nodes_or_reason(job: Job, why: Blocker | None, now: Moment) -> str:
-    if job.state is JobState.RUNNING or ((job.gpu_ids or job.abroad) and job.state is JobState.FINISHED):
-        there = job.abroad.nodes if job.abroad else ""
+    if job.state is JobState.RUNNING or ((job.gpu_ids or job.remote) and job.state is JobState.FINISHED):
+        there = job.remote.nodes if job.remote else ""
         return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
     reason = str(why or job.reason)
     return f"({reason})" if reason else "-"
 
 
 def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
-    headway = job.headway
-    if headway is None:
+    report = job.headway
+    if report is None:
         return "-"
-    return f"step {headway.step}" if headway.percent is None else f"{headway.percent}%"
+    return f"step {report.step}" if report.percent is None else f"{report.percent}%"
 
 
 def left_s(job: Job, now: Moment) -> float | None:
     """Seconds to the end of a running job, by its last progress report; None: unknown or not running."""
-    headway = job.headway
-    if headway is None or headway.left_s is None or job.state is not JobState.RUNNING:
+    report = job.headway
+    if report is None or report.left_s is None or job.state is not JobState.RUNNING:
         return None
-    if job.started_at is not None and headway.at < job.started_at:  # reported by an earlier attempt
+    if job.started_at is not None and report.at < job.started_at:  # reported by an earlier attempt
         return None
-    return max(0.0, headway.left_s - (now.wall - headway.at))
+    return max(0.0, report.left_s - (now.wall - report.at))
 
 
 def _eta(job: Job, why: Blocker | None, now: Moment) -> str:

@@ -33,7 +33,7 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
     instead = " or ".join(map(spell_change, found.instead))
-    if instead and job.abroad is not None:
+    if instead and job.remote is not None:
         lines.append(f"It would start sooner with {instead}: gjob hold {job.label},")
         lines.append(f"gjob update {job.label} …, gjob release {job.label}.")
     elif instead:

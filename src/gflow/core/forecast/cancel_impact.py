@@ -37,7 +37,7 @@ class Blocked:
             most = None if most is None else most - 1
             for parent in _ended_with(self._state, stack.pop()):
                 self._lost.add(parent)
-                for wait in self._state.children.get(parent, {}).values():
+                for wait in self._state.dependencies.children.get(parent, {}).values():
                     self._block(wait)
         return bool(stack)
 
@@ -55,7 +55,7 @@ class Blocked:
         losses: dict[int, list[JobKey]] = {}
         found: dict[JobKey, list[JobKey]] = {}
         for child in sorted(self._blocked):
-            wait = self._state.waits.get(child)
+            wait = self._state.dependencies.waits.get(child)
             if wait is not None:  # else the job ended during the search
                 if id(wait) not in losses:
                     losses[id(wait)] = sorted(wait.parents & self._lost)
@@ -67,7 +67,7 @@ def _ended_with(state: State, key: JobKey) -> list[JobKey]:
     """The job itself, and what fails with it: a task's array, an array's awaited tasks."""
     if task_of(key) is not None:
         return [key, job_key(number_of(key))]
-    return [key, *sorted(state.awaited.get(key, ()))]
+    return [key, *sorted(state.dependencies.awaited.get(key, ()))]
 
 
 def _is_blocked(wait: Wait, lost: set[JobKey]) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import UNKILLABLE, Job
+from gflow.core.model import UNKILLABLE, Job, Moment
 from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
 from gflow.core.scheduling.placement import available, gib, impossible
 from gflow.core.state.machine import suits
+from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.state import State
 from gflow.core.transitions import HOLD, QUEUED, RUNNING
 
@@ -26,7 +27,7 @@ class Blocker(msgspec.Struct, frozen=True):
         return f"{self.code}: {self.detail}" if self.detail else self.code
 
 
-def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -> Blocker | None:
+def explain(state: State, job: Job, at: Moment, known: dict[Shape, Blocker] | None = None) -> Blocker | None:
     """Why a job waits; of a running job, that it does not use its GPUs or survives a kill; None: nothing.
 
     `known`: a cache of what jobs of each shape lack now.
@@ -38,7 +39,7 @@ def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -
     if blocker := _explain_not_ready(state, job):
         return blocker
     shape = shape_of(job.spec)
-    if state.is_ruled and (blocker := _explain_quota(state, job, shape)):
+    if state.has_quotas_or_reservations and (blocker := _explain_quota(state, job, shape, at)):
         return blocker
     if known is None:
         return explain_shape(state, shape)
@@ -49,31 +50,31 @@ def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -
 
 def _explain_running(state: State, job: Job) -> Blocker | None:
     """Whether a running job survives a kill or does not use its GPUs."""
-    if job.key in state.stuck:
-        return Blocker(UNKILLABLE, state.stuck[job.key])
-    idle = state.unused.get(job.key)
+    if job.key in state.running.stuck:
+        return Blocker(UNKILLABLE, state.running.stuck[job.key])
+    idle = state.running.unused.get(job.key)
     return Blocker(ReasonKind.IDLE_GPUS.value, idle.text) if idle and not job.stopping else None
 
 
 def _explain_not_ready(state: State, job: Job) -> Blocker | None:
     """What must happen before the job can start anywhere, or why it waits on another target."""
     key, machine = job.key, state.machine
-    if key in state.abroad:
+    if key in state.remote.jobs:
         return _explain_remote(job)
-    wait = state.waits.get(key)
+    wait = state.dependencies.waits.get(key)
     if wait is not None:
         return Blocker("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
     if key in state.arriving:
         return Blocker("Arriving")
     if key in state.claimed:
         return Blocker("Changing", "it is being cancelled, held or updated")
-    if key in state.later:
+    if key in state.deadlines.later:
         return Blocker("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if machine.is_drained:
         return Blocker("Drained", machine.drained_why or "")
     if job.spec.max_concurrent and state.is_capped(job):
         return Blocker("JobArrayTaskLimit")
-    if key in state.outbound:
+    if key in state.remote.pending:
         return Blocker("Submitting")
     is_full = machine.stalled or len(state.running) >= machine.most_runs
     return _explain_full(state) if is_full else None
@@ -89,16 +90,16 @@ def _explain_full(state: State) -> Blocker:
 
 def _explain_remote(job: Job) -> Blocker:
     """The reason that the job's target reports."""
-    if job.abroad is not None and job.abroad.hold:
+    if job.remote is not None and job.remote.hold:
         return Blocker(HELD.code)
     return Blocker(job.reason.code or "Submitting", job.reason.explanation)
 
 
-def _explain_quota(state: State, job: Job, shape: Shape) -> Blocker | None:
+def _explain_quota(state: State, job: Job, shape: Shape, at: Moment) -> Blocker | None:
     """The quota that delays the job, or the GPU reservations of other users on GPUs that are free."""
-    if over := state.over_quota(job):
+    if over := state.accounting.over_quota(job, state.policy):
         return Blocker("Quota", over)
-    barred = state.barred(job) if shape.gpus else frozenset()
+    barred = state.reserved.barred(job, at.wall) if shape.gpus else NO_GPUS
     free = set(available(state, shape)) if barred else set()
     if len(free) < shape.gpus or len(free - barred) >= shape.gpus:
         return None

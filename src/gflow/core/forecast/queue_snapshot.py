@@ -95,7 +95,7 @@ class QueueSnapshot:
     """
 
     def __init__(self, state: State, now: float) -> None:
-        machine, calibration = state.machine, state.foretold
+        machine, calibration = state.machine, state.eta_calibration
         self.now, self.policy, self.is_drained = now, state.policy, machine.is_drained
         self._pools = {
             True: Pool(len(machine.gpus), len(machine.usable), len(machine.idle)),
@@ -104,7 +104,7 @@ class QueueSnapshot:
         self.running = [
             Running(
                 job.started_boot or 0.0,
-                state.expected_end(job, now),
+                state.running.expected_end(job, now),
                 job.spec.time_limit_s,
                 job.stopping is not None,
                 job.spec.shape.gpus,

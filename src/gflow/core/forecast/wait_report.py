@@ -41,7 +41,7 @@ def outlook(state: State, job: Job, at: Moment, question: Question | None = None
         question = question_of(state, job, at.boot)
     blockers = list(_blockers(state, job, at, question))
     if question is None or job.state is not JobState.QUEUED or job not in state.ready:
-        begin = may_begin_at(job, at) if job.key in state.later else 0.0
+        begin = may_begin_at(job, at) if job.key in state.deadlines.later else 0.0
         return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
     start = question.start()
     return WaitReport(
@@ -49,7 +49,7 @@ def outlook(state: State, job: Job, at: Moment, question: Question | None = None
         start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
         list(_alternatives(state, job, at)),
         overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
-        promised_at=None if (due := reserved_start_of(state, job)) is None else at.shown(due),
+        promised_at=None if (due := reserved_start_of(state, job, at)) is None else at.shown(due),
     )
 
 
@@ -64,12 +64,12 @@ def may_begin_at(job: Job, at: Moment) -> float:
 def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
     if job.state is JobState.HOLD:
         yield Blocker(str(job.reason or HELD))
-    if (wait := state.waits.get(job.key)) is not None:
+    if (wait := state.dependencies.waits.get(job.key)) is not None:
         for parent in sorted(wait.parents):
             yield Blocker("Dependency", f"job {label(parent)} is not over")
-    if job.key in state.abroad and (said := explain(state, job)):
+    if job.key in state.remote.jobs and (said := explain(state, job, at)):
         yield said
-    if job.key not in state.abroad or job in state.ready:  # it may start here
+    if job.key not in state.remote.jobs or job in state.ready:  # it may start here
         yield from _local_blockers(state, job, at)
         if question is not None and job in state.ready and (ahead := question.ahead):
             yield Blocker("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
@@ -82,15 +82,15 @@ def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         yield Blocker("Drained", state.machine.drained.everything or "")
     if state.is_capped(job):
         yield Blocker("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
-    if over := state.over_quota(job):
+    if over := state.accounting.over_quota(job, state.policy):
         yield Blocker("Quota", over)
     if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
-        yield from _reserved(state, job)
+        yield from _reserved(state, job, at)
         yield from _missing_resources(state, job, at)
 
 
-def _reserved(state: State, job: Job) -> Iterator[Blocker]:
-    barred = state.barred(job)
+def _reserved(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+    barred = state.reserved.barred(job, at.wall)
     for one in state.reserved.live:
         if barred & set(one.gpus) and one.user != job.user:
             yield reserved_for(state, one.gpus, [one.user])
@@ -110,11 +110,11 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
             for key in state.machine.holders.get(index, ())
             if key in state.running
         }
-        ends = sorted((state.expected_end(state.running[key], at.boot), key) for key in holders)
+        ends = sorted((state.running.expected_end(state.running[key], at.boot), key) for key in holders)
         for _, key in ends[:5]:
             other = state.running[key]
             yield Blocker("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
-    for reservation in state.start_reservations:
+    for reservation in state.start_reservations.entries:
         if reservation.key == job.key:
             break
         if reservation.blocks(job):
@@ -128,9 +128,9 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
 
 def _alternatives(state: State, job: Job, at: Moment) -> Iterator[Change]:
     """Changes with which the job would start now."""
-    if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
+    if state.machine.is_drained or state.is_capped(job) or state.accounting.over_quota(job, state.policy):
         return
-    shape, barred = job.spec.shape, state.barred(job)
+    shape, barred = job.spec.shape, state.reserved.barred(job, at.wall)
     for gpus in range(shape.gpus - 1, 0, -1):
         ids = choose(state, shape._replace(gpus=gpus), 0, barred)
         if ids is not None and may_backfill(state, job, ids):
@@ -158,7 +158,9 @@ def _alternatives(state: State, job: Job, at: Moment) -> Iterator[Change]:
 def _longest_backfill(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
     """The longest run time, in seconds, that delays no reservation; 0: no reservation blocks the job."""
     left = [
-        one.start_at - at.boot for one in state.start_reservations if one.blocks(job) and one.key != job.key
+        one.start_at - at.boot
+        for one in state.start_reservations.entries
+        if one.blocks(job) and one.key != job.key
     ]
     left += [
         one.start - job.spec.grace_s - at.wall

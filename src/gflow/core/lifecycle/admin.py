@@ -18,15 +18,15 @@ QUOTAS, RESERVATIONS = "quotas", "reservations"
 
 def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
     """Set or remove the quota of a user or a project. A quota from gflow.toml can only be overridden."""
-    ledger = state.ledger
-    if event.limits is None and event.name not in ledger.said.named(event.scope):
+    usage = state.accounting.quota_usage
+    if event.limits is None and event.name not in usage.said.named(event.scope):
         whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
-        if event.name in ledger.given.named(event.scope):
+        if event.name in usage.given.named(event.scope):
             hint = Hint("override_quota", "change it there and restart the daemon, or set another quota")
             raise Refused(f"the quota for {whose} is in gflow.toml", hint=hint)
         raise NotFound(f"there is no quota for {whose}", hint=Hint("list_quotas", "see the list of quotas"))
-    ledger.say(ledger.said.changed(event.scope, event.name, event.limits))
-    effects.append(Keep(QUOTAS, msgspec.json.encode(ledger.said).decode()))
+    usage.say(usage.said.changed(event.scope, event.name, event.limits))
+    effects.append(Keep(QUOTAS, msgspec.json.encode(usage.said).decode()))
     run_round(state, event.at, effects)
 
 

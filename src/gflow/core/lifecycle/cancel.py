@@ -27,14 +27,14 @@ def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
         job = state.jobs.get(key)
         if job is not None:
             _cancel_one(state, job, event, effects)
-        elif array := state.array_with(key):  # looked up here: an earlier key may have been its array
+        elif array := state.jobs.array_with(key):  # looked up here: an earlier key may have been its array
             _cancel_waiting_task(state, array, key, event, effects)
     run_round(state, event.at, effects)
 
 
 def check_cancel(state: State, event: Cancel) -> list[JobKey]:
     """Return the keys of the active jobs; refuse if the user may not cancel one of them."""
-    keys = [key for key in event.keys if state.is_active(key)]
+    keys = [key for key in event.keys if state.jobs.is_active(key)]
     authorize_jobs(state, keys, event)
     return keys
 
@@ -49,7 +49,7 @@ def release_claims(state: State, event: UserAction, keys: Iterable[JobKey], effe
 def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) -> None:
     if job.is_array:
         _cancel_array(state, job, event, effects)
-    elif job.state is not JobState.RUNNING and job.key not in state.abroad:
+    elif job.state is not JobState.RUNNING and job.key not in state.remote.jobs:
         effects.append(AddAuditEntry(job.key, "cancel"))
         state.stop_waiting(job)
         finish(state, job, JobState.CANCELLED, CANCELLED_BY_USER, event.at, effects)
@@ -64,7 +64,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
             job.reason = NO_REASON  # the reason of an earlier stop
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
-        state.note_stop(job)
+        state.running.note_stop(job)
         note = AddAuditEntry(job.key, "cancel", "at once" if event.now else "")
         effects += (Save(job), note, Stop(job.key, job.attempt, event.now))
 
@@ -72,7 +72,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
 def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]) -> None:
     """Start no more tasks of the array. It is Cancelled once its running tasks have ended."""
     effects.append(AddAuditEntry(array.key, "cancel"))
-    if array.key in state.abroad:
+    if array.key in state.remote.jobs:
         _cancel_remote_array(state, array, event, effects)
         return
     state.stop_waiting(array)
@@ -95,7 +95,7 @@ def _cancel_remote_array(state: State, array: Job, event: Cancel, effects: list[
 
 def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, effects: list[Effect]) -> None:
     """Split a task that has not started off its array, as a cancelled job."""
-    if array.key in state.abroad:
+    if array.key in state.remote.jobs:
         _cancel_one(state, split_remote_task(state, array, key, event.at), event, effects)
         effects.append(Save(array))
         return
@@ -125,10 +125,10 @@ def authorize_jobs(state: State, keys: Iterable[JobKey], action: UserAction) -> 
     """Return the jobs, the array for a waiting task; raise Forbidden if one belongs to another user."""
     jobs = []
     for key in keys:
-        job = state.jobs.get(key) or state.array_with(key)
+        job = state.jobs.get(key) or state.jobs.array_with(key)
         if job is None:
             raise NotFound(f"there is no active job {label(key)}")
-        if action.uid not in (job.uid, 0) and not action.governs:
+        if action.uid not in (job.uid, 0) and not action.is_operator:
             raise Forbidden(f"job {label(key)} belongs to {job.user}")
         jobs.append(job)
     return jobs

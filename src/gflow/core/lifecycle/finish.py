@@ -13,7 +13,7 @@ from gflow.core.effects import AddAuditEntry, Effect, Forget, Ran, Save
 from gflow.core.events import Exited
 from gflow.core.ids import TASK_MASK, JobKey, job_key, task_of
 from gflow.core.lifecycle.machine_events import stall
-from gflow.core.model import LOCAL, Abroad, ArrayProgress, Job, JobState, Moment
+from gflow.core.model import LOCAL, ArrayProgress, Job, JobState, Moment, RemoteState
 from gflow.core.reasons import (
     CANCELLED_BY_USER,
     DEFERRED,
@@ -53,8 +53,8 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     """Handle the end of an attempt: all of its processes are gone."""
     key, attempt, at = event.key, event.attempt, event.at
     job = state.jobs.get(key) or find_remote_task(state, key, attempt, at, effects)
-    if job is not None and job.attempt == attempt and key in state.abroad:
-        has_kept = job.abroad is not None and job.abroad.kept is not None
+    if job is not None and job.attempt == attempt and key in state.remote.jobs:
+        has_kept = job.remote is not None and job.remote.kept is not None
         state.leave_race(job, at.boot)
         if _end_remote(state, job, event, effects, has_kept=has_kept):
             return
@@ -66,10 +66,10 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     job.signal = event.signal
     if event.cpu_ms or event.peak_kib:
         job.add_usage(event.cpu_ms, event.peak_kib)
-    preemptor = state.yielding.get(key)
-    remote = job.abroad
+    preemptor = state.running.yielding.get(key)
+    remote = job.remote
     if remote is not None:
-        state.fetch(job)
+        state.remote.remove(job)
     else:
         state.unbook(job, at.boot)
     to, reason = _end_of_attempt(job, event)
@@ -83,7 +83,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     else:
         finish(state, job, to, reason, at, effects)
         if remote is not None:
-            job.abroad = remote  # kept in the record: the nodes on which it ran
+            job.remote = remote  # kept in the record: the nodes on which it ran
     effects.append(Forget(key, attempt))
     if preemptor is not None:
         start_first(state, preemptor, at, effects)
@@ -106,7 +106,7 @@ def _end_remote(state: State, job: Job, event: Exited, effects: list[Effect], *,
         begin_remote(job, event.at)
     if not job.is_array:
         return False
-    state.fetch(job)
+    state.remote.remove(job)
     to, reason = _end_of_attempt(job, event)
     finish(state, job, to, reason, event.at, effects)
     run_round(state, event.at, effects)
@@ -115,8 +115,8 @@ def _end_remote(state: State, job: Job, event: Exited, effects: list[Effect], *,
 
 def _requeue_withdrawn(state: State, job: Job, event: Exited, effects: list[Effect]) -> None:
     """Return a withdrawn job, which never began there, to the queue; or hold it if that was asked."""
-    is_held = job.abroad is not None and job.abroad.hold
-    state.fetch(job)
+    is_held = job.remote is not None and job.remote.hold
+    state.remote.remove(job)
     job.target = job.spec.on or LOCAL
     if is_held:
         move(job, HOLD, HELD)
@@ -138,8 +138,8 @@ def find_remote_task(
     state: State, key: JobKey, attempt: int, at: Moment, effects: list[Effect]
 ) -> Job | None:
     """Make a job of a task of a remote array; None if the key is not such a task."""
-    array = state.array_with(key)
-    if array is None or array.key not in state.abroad or array.attempt != attempt:
+    array = state.jobs.array_with(key)
+    if array is None or array.key not in state.remote.jobs or array.attempt != attempt:
         return None
     task = split_remote_task(state, array, key, at)
     effects.append(Save(array))
@@ -156,12 +156,12 @@ def split_remote_task(state: State, array: Job, key: JobKey, at: Moment) -> Job:
     if array.started_at is None:
         array.started_at, array.started_boot = at
     if not rest:
-        state.fetch(array)
+        state.remote.remove(array)
         move(array, RUNNING)
     task = new_task(state, array, number)
     task.attempt = array.attempt
-    task.abroad = Abroad()
-    state.send(task)
+    task.remote = RemoteState()
+    state.remote.add(task)
     return task
 
 
@@ -225,7 +225,7 @@ def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, eff
     while pending:
         job, to, reason = pending.pop()
         key = job.key
-        if key in state.tasks:
+        if key in state.jobs.tasks:
             _wind_down(job, to, reason)
             effects.append(Save(job))
         else:
@@ -238,7 +238,7 @@ def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, eff
             effects += (Save(job), AddAuditEntry(key, ENDED[to], str(reason)))
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
-        for parent in _list_ended(state, job) if state.children else ():
+        for parent in _list_ended(state, job) if state.dependencies.children else ():
             for child_key in _affected_children(state, parent, to):
                 child = state.jobs[child_key]
                 if cut_off := release_or_cut_off(state, child, at, effects):
@@ -263,7 +263,7 @@ def _list_ended(state: State, job: Job) -> list[JobKey]:
     if job.progress is None or not job.progress.pending:
         return ended
     waiting = job.progress.pending
-    awaited = state.awaited.get(job.key, ())
+    awaited = state.dependencies.awaited.get(job.key, ())
     return ended + sorted(key for key in awaited if (task := task_of(key)) is not None and task in waiting)
 
 
@@ -274,12 +274,12 @@ def _affected_children(state: State, parent: JobKey, ended: JobState) -> list[Jo
     none are returned.
     """
     affected: list[JobKey] = []
-    for wait in state.take_waits(parent):
+    for wait in state.dependencies.take_waits(parent):
         was_broken, any_of = wait.broken is not None, wait.any_of
         others = set(any_of) if any_of is not None and parent in any_of and ended is FINISHED else set()
         wait.parent_ended(parent, ended)
         for other in others - wait.unmet - {parent}:  # an any-of that is met does not wait for the others
-            state.unlink(other, wait)
+            state.dependencies.unlink(other, wait)
         # If the wait was broken before, the children that it cancels have been handled.
         if wait.is_over or (wait.broken is not None and not was_broken):
             affected += wait.jobs
@@ -293,7 +293,7 @@ def _affected_children(state: State, parent: JobKey, ended: JobState) -> list[Jo
 
 def release_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> Reason:
     """Admit a job whose dependencies are met; return the reason to cancel it if they cannot be met."""
-    wait = state.waits[job.key]
+    wait = state.dependencies.waits[job.key]
     if wait.broken is not None:
         if job.spec.no_auto_cancel:
             return NO_REASON
@@ -317,7 +317,7 @@ def _end_task(
     array.progress = _count_task(array.progress, task)
     array.add_usage(task.cpu_ms, task.peak_kib)
     waiting = array.progress.pending and array.stopping is None
-    if array.progress.active or waiting or array.key in state.abroad:
+    if array.progress.active or waiting or array.key in state.remote.jobs:
         effects.append(Save(array))
         return None
     array.exit_code = array.progress.worst
@@ -353,7 +353,7 @@ def end_of_array(array: Job) -> tuple[JobState, Reason]:
 
 def active_tasks(state: State, array: JobKey) -> list[Job]:
     """The tasks of an array that are jobs of their own and not final, by task number."""
-    return [state.jobs[key] for key in sorted(state.tasks.get(array, ()))]
+    return [state.jobs[key] for key in sorted(state.jobs.tasks.get(array, ()))]
 
 
 def decide_requeue(job: Job, event: Exited, to: JobState) -> Reason:

@@ -21,7 +21,7 @@ from gflow.errors import Hint, Refused
 def authorize_whole_jobs(state: State, keys: Iterable[JobKey], action: UserAction) -> list[Job]:
     """Return the jobs if the user may act on them; refuse tasks that have not left their array."""
     for key in keys:
-        if key not in state.jobs and (array := state.array_with(key)):
+        if key not in state.jobs and (array := state.jobs.array_with(key)):
             raise Refused(f"task {label(key)} waits in its array", hint=f"name the array: {array.label}")
     return authorize_jobs(state, keys, action)
 
@@ -31,9 +31,9 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     jobs = check_hold(state, event)
     release_claims(state, event, event.keys, effects)
     jobs = [job for job in jobs if not job.is_final]
-    freed = bool({promise.key for promise in state.start_reservations} & {job.key for job in jobs})
+    freed = any(state.start_reservations.has(job.key) for job in jobs)
     for job in jobs:
-        if job.key in state.abroad:
+        if job.key in state.remote.jobs:
             freed |= state.leave_race(job, event.at.boot)
             _hold_remote(job, effects)
         elif job.state is JobState.QUEUED:
@@ -55,8 +55,8 @@ def check_hold(state: State, event: Hold) -> list[Job]:
 
 def _hold_remote(job: Job, effects: list[Effect]) -> None:
     """Withdraw a remote job and hold it once it is back. If it has begun there meanwhile, it runs."""
-    assert job.abroad is not None
-    job.abroad = msgspec.structs.replace(job.abroad, hold=True)
+    assert job.remote is not None
+    job.remote = msgspec.structs.replace(job.remote, hold=True)
     effects += (Save(job), AddAuditEntry(job.key, "held"), Recall(job.key, job.attempt))
 
 
@@ -67,10 +67,10 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     for job in jobs:
         if job.is_final:
             continue
-        if job.abroad is not None:
-            if job.abroad.hold and job.spec.races_here:
+        if job.remote is not None:
+            if job.remote.hold and job.spec.races_here:
                 state.ready.add(job)
-            job.abroad = msgspec.structs.replace(job.abroad, hold=False)
+            job.remote = msgspec.structs.replace(job.remote, hold=False)
             effects += (Save(job), AddAuditEntry(job.key, "released"))
             continue
         if event.begin_at is not None:
@@ -92,7 +92,7 @@ def check_release(state: State, event: Release) -> list[Job]:
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")
-        if job.key in state.abroad and event.begin_at is not None:
+        if job.key in state.remote.jobs and event.begin_at is not None:
             hint = Hint("hold_first", f"hold job {job.label} first", job=job.label)
             raise Refused(f"{job.target} has job {job.label} already", hint=hint)
     return jobs

@@ -19,8 +19,8 @@ from gflow.core.transitions import FAILED, RUNNING, TIMEOUT
 
 def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
     """Send the warning signal (`--signal`) to every job whose time limit is near."""
-    while (due := state.alarms.next_warning()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.alarms.warnings)
+    while (due := state.deadlines.next_warning()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.deadlines.warnings)
         job = state.jobs[key]
         job.reason = WARNED
         number, before_s = job.spec.warning
@@ -30,11 +30,11 @@ def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
 
 def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
     """Stop every job that has reached its time limit."""
-    while (due := state.alarms.next_limit()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.alarms.limits)
+    while (due := state.deadlines.next_limit()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.deadlines.limits)
         job = state.jobs[key]
         job.stopping = TIMEOUT
-        state.note_stop(job)
+        state.running.note_stop(job)
         limit = f"after {job.spec.time_limit_s} s"
         effects += (Save(job), AddAuditEntry(key, "time limit", limit), Stop(key, attempt))
 
@@ -54,7 +54,7 @@ def overran(state: State, event: Overran, effects: list[Effect]) -> None:
     if job.stopping is None:
         job.stopping, job.reason = FAILED, over
     job.stop_now = True
-    state.note_stop(job)
+    state.running.note_stop(job)
     note = AddAuditEntry(job.key, "gpu memory", str(over))
     effects += (Save(job), note, Stop(job.key, job.attempt, now=True))
 
@@ -64,21 +64,21 @@ def stuck(state: State, event: Stuck, effects: list[Effect]) -> None:
     job = state.jobs.get(event.key)
     if job is None or job.state is not RUNNING or job.attempt != event.attempt:
         return
-    if state.stuck.get(job.key) != event.detail:
-        state.stuck[job.key] = event.detail
+    if state.running.stuck.get(job.key) != event.detail:
+        state.running.stuck[job.key] = event.detail
         effects.append(AddAuditEntry(job.key, "unkillable", event.detail))
 
 
 def idle_seen(state: State, event: IdleSeen, effects: list[Effect]) -> None:
     """Replace the list of jobs that leave GPUs unused; audit those that joined or left it."""
-    before = state.unused
-    state.unused = {
+    before = state.running.unused
+    state.running.unused = {
         key: idle for key, idle in event.idle.items() if _is_running(state.jobs.get(key), idle.attempt)
     }
-    for key, idle in state.unused.items():
+    for key, idle in state.running.unused.items():
         if key not in before:
             effects.append(AddAuditEntry(key, "gpus idle", idle.text))
-    effects += (AddAuditEntry(key, "gpus used again") for key in before.keys() - state.unused.keys())
+    effects += (AddAuditEntry(key, "gpus used again") for key in before.keys() - state.running.unused.keys())
 
 
 def idled(state: State, event: Idled, effects: list[Effect]) -> None:
@@ -90,7 +90,7 @@ def idled(state: State, event: Idled, effects: list[Effect]) -> None:
     if not limit or event.idle.unused_s < limit:
         return
     job.stopping, job.reason = JobState.CANCELLED, Reason(ReasonKind.IDLE_GPUS, event.idle.text)
-    state.note_stop(job)
+    state.running.note_stop(job)
     effects += (Save(job), AddAuditEntry(job.key, "idle limit", event.idle.text), Stop(job.key, job.attempt))
 
 

@@ -129,7 +129,7 @@ def reclaimed(state: State, event: Reclaimed, effects: list[Effect]) -> None:
             goes_back = job.spec.requeue or job.spec.preemptible
             job.stopping = JobState.QUEUED if goes_back else JobState.FAILED
             job.reason = Reason(ReasonKind.PREEMPTED, event.why)
-            state.note_stop(job)
+            state.running.note_stop(job)
             note = AddAuditEntry(job.key, "preempted", event.why)
             effects += (Save(job), note, Stop(job.key, job.attempt, grace_s=grace_s))
     else:
@@ -147,15 +147,15 @@ def stall(state: State, why: str, at: Moment) -> None:
     if not machine.stalled:  # starts that fail together count as one failure
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(machine.stalls, 16))
         machine.stalls += 1
-        state.alarms.resume_at = at.boot + pause_s
+        state.deadlines.resume_at = at.boot + pause_s
     machine.stalled = why
 
 
 def resume_due(state: State, at: Moment) -> bool:
     """Resume starts if the pause has ended; return whether it ended with this call."""
-    due = state.alarms.resume_at
+    due = state.deadlines.resume_at
     if due is None or due > at.boot:
         return False
-    state.alarms.resume_at = None
+    state.deadlines.resume_at = None
     state.machine.stalled = ""
     return True

@@ -32,7 +32,7 @@ def seen(state: State, event: Seen, effects: list[Effect]) -> None:
         job = state.jobs.get(status.key)
         if job is None and status.running:
             job = find_remote_task(state, status.key, status.attempt, event.at, effects)
-        if job is not None and job.attempt == status.attempt and job.key in state.abroad:
+        if job is not None and job.attempt == status.attempt and job.key in state.remote.jobs:
             freed |= _apply_status(state, job, status, event.at, effects)
     if freed:
         run_round(state, event.at, effects)
@@ -40,19 +40,19 @@ def seen(state: State, event: Seen, effects: list[Effect]) -> None:
 
 def _apply_status(state: State, job: Job, status: RemoteStatus, at: Moment, effects: list[Effect]) -> bool:
     """Apply one report; return whether it freed resources or a start reservation here (a race is decided)."""
-    assert job.abroad is not None
+    assert job.remote is not None
     freed = status.running and job.state is JobState.QUEUED and state.leave_race(job, at.boot)
-    before = (job.state, job.reason, job.abroad)
-    job.abroad = msgspec.structs.replace(
-        job.abroad, id=status.id or job.abroad.id, nodes=status.nodes or job.abroad.nodes
+    before = (job.state, job.reason, job.remote)
+    job.remote = msgspec.structs.replace(
+        job.remote, id=status.id or job.remote.id, nodes=status.nodes or job.remote.nodes
     )
     if job.state is JobState.QUEUED and status.running and not job.is_array:
         begin_remote(job, at)
-        where = f" on {job.abroad.nodes}" if job.abroad.nodes else ""
+        where = f" on {job.remote.nodes}" if job.remote.nodes else ""
         effects.append(AddAuditEntry(job.key, "started", f"attempt {job.attempt}{where}"))
     elif job.stopping is None:
         job.reason = parse(status.reason)
-    if (job.state, job.reason, job.abroad) != before:
+    if (job.state, job.reason, job.remote) != before:
         effects.append(Save(job))
     return freed
 
@@ -61,10 +61,12 @@ def decide_overflow(state: State, at: Moment, effects: list[Effect]) -> None:
     """Decide the overflow of jobs that are new in the queue, with one queue simulation for all."""
     if state.machine.is_drained:
         return
-    waiting = [job for key in sorted(state.undecided) if (job := state.jobs.get(key)) and job in state.ready]
+    waiting = [
+        job for key in sorted(state.remote.undecided) if (job := state.jobs.get(key)) and job in state.ready
+    ]
     # The cap of a group counts on every target.
     free = [job for job in waiting if not state.is_capped(job)]
-    state.undecided = {job.key for job in waiting if state.is_capped(job)}
+    state.remote.undecided = {job.key for job in waiting if state.is_capped(job)}
     if not free:
         return
     starts = played_starts(state, at.boot)
@@ -80,12 +82,12 @@ def decide_overflow(state: State, at: Moment, effects: list[Effect]) -> None:
 def overflow_due(state: State, at: Moment, effects: list[Effect]) -> None:
     """Hand over jobs whose overflow deadline has passed. While drained or capped, decide again later."""
     late = []
-    while (due := state.alarms.next_overflow()) is not None and due <= at.boot:
-        job = state.jobs[heapq.heappop(state.alarms.overflows)[1]]
+    while (due := state.deadlines.next_overflow()) is not None and due <= at.boot:
+        job = state.jobs[heapq.heappop(state.deadlines.overflows)[1]]
         if job not in state.ready:
             continue
         if state.machine.is_drained or state.is_capped(job):
-            state.undecided.add(job.key)
+            state.remote.undecided.add(job.key)
         else:
             late.append((job, f"it has not started here within {job.spec.patience_s} s"))
     _overflow(state, late, at, effects)
@@ -98,9 +100,9 @@ def _overflow(state: State, late: list[tuple[Job, str]], at: Moment, effects: li
     for job, why in late:
         state.leave_queue(job)
         job.target = job.spec.overflow
-        state.outbound.add(job.key)
+        state.remote.pending.add(job.key)
         effects.append(AddAuditEntry(job.key, "overflows", f"to {job.target}: {why}"))
-    if {promise.key for promise in state.start_reservations} & {job.key for job, _ in late}:
+    if any(state.start_reservations.has(job.key) for job, _ in late):
         run_round(state, at, effects)  # a start reservation is gone: other jobs may start
     else:
         hand_over(state, at, effects)

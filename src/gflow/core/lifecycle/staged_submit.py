@@ -14,7 +14,16 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-from gflow.core.effects import Abandoned, AddAuditEntry, Closed, Effect, Reserved, Save, Settled, Staged
+from gflow.core.effects import (
+    Abandoned,
+    AddAuditEntry,
+    Closed,
+    Effect,
+    Reserved,
+    Save,
+    Settled,
+    Staged,
+)
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
 from gflow.core.ids import JobKey, job_key
 from gflow.core.lifecycle.finish import finish, release_or_cut_off
@@ -27,9 +36,10 @@ from gflow.core.lifecycle.submit import (
 )
 from gflow.core.model import Moment, links_of, size_of
 from gflow.core.scheduling.scheduler import start_among
+from gflow.core.state.job_tables import RECENT
 from gflow.core.state.queue_index import Group
 from gflow.core.state.quotas import PROJECT, USER
-from gflow.core.state.state import RECENT, State
+from gflow.core.state.state import State
 from gflow.core.state.submissions import Judgements, Opened
 from gflow.core.transitions import CANCELLED, QUEUED
 from gflow.errors import Refused
@@ -42,8 +52,8 @@ def open_submission(state: State, event: Open, effects: list[Effect]) -> None:
     wanted = Counter({(PROJECT, name): count for name, count in event.projects.items()})
     wanted[USER, event.user] = event.count
     check_quotas(state, wanted)
-    opened = Opened(event, state.next_number)
-    state.next_number += event.count
+    opened = Opened(event, state.jobs.next_number)
+    state.jobs.next_number += event.count
     state.open[opened.first] = opened
     _reserve(state, opened, 1)
     effects.append(Reserved(opened.first))
@@ -51,8 +61,8 @@ def open_submission(state: State, event: Open, effects: list[Effect]) -> None:
 
 def _reserve(state: State, opened: Opened, sign: int) -> None:
     """Count (sign 1) or uncount (-1) the jobs of a submission that is not closed."""
-    state.count_person(opened.uid, sign * opened.count)
-    state.ledger.reserve(opened.user, opened.projects, sign * opened.count, sign)
+    state.accounting.count_active(opened.uid, sign * opened.count)
+    state.accounting.quota_usage.reserve(opened.user, opened.projects, sign * opened.count, sign)
 
 
 def stage(state: State, event: Stage, effects: list[Effect]) -> None:
@@ -71,12 +81,12 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
         size, links = size_of(job.spec), links_of(job.spec)
         opened.bytes += size
         opened.links += links
-        state.ledger.weigh(opened.uid, size, links)
+        state.accounting.quota_usage.weigh(opened.uid, size, links)
         effects.append(Staged(job))
     opened.waits |= found
     for _, new in found.values():
         if new is not None:
-            state.link(new)
+            state.dependencies.link(new)
             new.is_open = True
 
 
@@ -97,9 +107,9 @@ def _remember_recent(state: State, opened: Opened) -> None:
     """Add the jobs to the user's recent ones, by number: jobs submitted meanwhile have higher numbers."""
     last = opened.first + opened.count
     new = [job_key(number) for number in range(max(opened.first, last - RECENT), last)]
-    recent = state.recent.pop(opened.uid, ())
+    recent = state.jobs.recent.pop(opened.uid, ())
     for key in sorted([*recent, *new]):
-        state.remember_recent(opened.uid, key)
+        state.jobs.remember_recent(opened.uid, key)
 
 
 def abandon(state: State, event: Abandon, effects: list[Effect]) -> None:
@@ -107,7 +117,7 @@ def abandon(state: State, event: Abandon, effects: list[Effect]) -> None:
     opened = _open(state, event.first)
     del state.open[opened.first]
     _reserve(state, opened, -1)
-    state.ledger.weigh(opened.uid, -opened.bytes, -opened.links)
+    state.accounting.quota_usage.weigh(opened.uid, -opened.bytes, -opened.links)
     _leave_waits(state, opened)
     effects.append(Abandoned(opened.first, opened.jobs))
 
@@ -124,7 +134,7 @@ def _leave_waits(state: State, opened: Opened) -> None:
     for _, wait in opened.waits.values():
         if wait is not None:
             wait.is_open = False
-            state.unlink_idle(wait)
+            state.dependencies.unlink_idle(wait)
     opened.waits = {}
 
 
@@ -167,14 +177,14 @@ def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> G
         effects.append(AddAuditEntry(key, "submitted", "", opened.uid, opened.origin))
         wait = opened.wait_of(job.spec)
         if wait is not None:
-            state.wait_for(job, wait)
+            state.dependencies.add(job, wait)
         elif job.state is QUEUED:
             was_ready_at = job.ready_at
             state.admit(job, at, again=bool(was_ready_at))
             if job.ready_at != was_ready_at:  # its begin time has come since the submission was closed
                 effects.append(Save(job))
         _count_arrival(state, opened, effects)
-    if key in state.waits and (cut_off := release_or_cut_off(state, job, at, effects)):
+    if key in state.dependencies.waits and (cut_off := release_or_cut_off(state, job, at, effects)):
         finish(state, job, CANCELLED, cut_off, at, effects)
     return state.ready.where.get(key)
 

@@ -48,7 +48,7 @@ def submit(state: State, event: Submit, effects: list[Effect]) -> None:
         key = job.key
         keys.append(key)
         if wait is not None:
-            state.wait_for(job, wait)
+            state.dependencies.add(job, wait)
         if job.state is QUEUED:
             groups.add(state.admit(job, at))
         detail = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
@@ -58,11 +58,11 @@ def submit(state: State, event: Submit, effects: list[Effect]) -> None:
 
 
 def _add_job(state: State, event: Submit, spec: Spec) -> Job:
-    key = job_key(state.next_number)
-    state.next_number += 1
+    key = job_key(state.jobs.next_number)
+    state.jobs.next_number += 1
     job = new_job(key, spec, event.uid, event.user, event.at.wall)
     state.add(job)
-    state.remember_recent(event.uid, key)
+    state.jobs.remember_recent(event.uid, key)
     return job
 
 
@@ -99,7 +99,7 @@ def check_owner(state: State, uid: int) -> None:
 
 def check_number(state: State, uid: int, more: int) -> None:
     """Refuse more active jobs than one user may have. Root is exempt."""
-    most, now = state.policy.most_jobs, state.of_person.get(uid, 0)
+    most, now = state.policy.most_jobs, state.accounting.active_jobs.get(uid, 0)
     if most and uid and now + more > most:
         raise Refused(
             f"you have {now:,} jobs that are not over, and at most {most:,} are allowed",
@@ -109,7 +109,7 @@ def check_number(state: State, uid: int, more: int) -> None:
 
 def check_size(state: State, uid: int, more: int) -> None:
     """Refuse more memory than the active jobs of one user may take. Root is exempt."""
-    now = state.ledger.bytes.get(uid, 0)
+    now = state.accounting.quota_usage.bytes.get(uid, 0)
     if state.policy.most_jobs and uid and more > 0 and now + more > MOST_BYTES:
         raise Refused(
             f"your jobs that are not over take {now >> 20} of {MOST_BYTES >> 20} MiB of memory",
@@ -119,7 +119,7 @@ def check_size(state: State, uid: int, more: int) -> None:
 
 def check_links(state: State, uid: int, more: int) -> None:
     """Refuse more dependency links than one user may have. Root is not exempt: the memory is the same."""
-    now = state.ledger.links.get(uid, 0)
+    now = state.accounting.quota_usage.links.get(uid, 0)
     if more > 0 and now + more > MOST_LINKS:
         raise Refused(
             f"your jobs that are not over name {now:,} parents, these {more:,} more, "
@@ -135,10 +135,13 @@ def check_quotas(state: State, wanted: Counter[tuple[Scope, str]]) -> None:
 
     `wanted`: the number of new jobs by (scope, name).
     """
-    if not state.ledger.is_limited:
+    if not state.accounting.quota_usage.is_limited:
         return
     for holder, more in wanted.items():
-        most, now = state.ledger.quotas.of(*holder).max_queued_jobs, state.ledger.of(*holder).waiting
+        most, now = (
+            state.accounting.quota_usage.quotas.of(*holder).max_queued_jobs,
+            state.accounting.quota_usage.of(*holder).waiting,
+        )
         if most is not None and now + more > most:
             whose = "you have" if holder[0] == USER else f"project {holder[1]} has"
             count = f"{now:,} waiting jobs, and the quota is {most:,}"
@@ -177,7 +180,7 @@ def check_submission(
     """Check a submission; return the dependencies that each job waits for, None if it waits for none."""
     check_owner(state, uid)
     check_number(state, uid, len(specs))
-    if state.ledger.is_limited:
+    if state.accounting.quota_usage.is_limited:
         wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
         wanted[USER, user] = len(specs)
         check_quotas(state, wanted)
@@ -248,8 +251,8 @@ def check_parents(
     for key in spec.parents:
         if key in hidden:
             raise NotFound(f"there is no job {label(key)} to depend on")
-        if not state.is_active(key):
-            end = state.outcome(key) or outcomes.get(key)
+        if not state.jobs.is_active(key):
+            end = state.jobs.outcome(key) or outcomes.get(key)
             if end is not None:
                 ends[key] = end
             elif not is_submitted(key):
@@ -267,5 +270,5 @@ def check_parents(
 
 def _is_submitted_before(state: State, specs: Sequence[Spec], before: int, key: JobKey) -> bool:
     """Whether the key is one of the first `before` jobs of this submission, or a task of one."""
-    index, task = number_of(key) - state.next_number, task_of(key)
+    index, task = number_of(key) - state.jobs.next_number, task_of(key)
     return 0 <= index < before and (task is None or task in parse_tasks(specs[index].array))

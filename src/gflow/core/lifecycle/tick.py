@@ -26,7 +26,7 @@ def tick(state: State, event: Tick, effects: list[Effect]) -> None:
     state.postpone(event.at)
     due = admit_due(state, event.at, effects)
     # A reserved start has passed: a running job outlived its estimate, so the reservation is recomputed.
-    is_late = any(promise.now < promise.start_at <= event.at.boot for promise in state.start_reservations)
+    is_late = state.start_reservations.is_late(event.at.boot)
     has_changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
     if resume_due(state, event.at) or has_changed or is_late:
         run_round(state, event.at, effects)
@@ -40,7 +40,7 @@ def record_eta_sample(state: State, event: Foresee, effects: list[Effect]) -> No
 
     The samples calibrate `gjob why`. No scheduling decision depends on them.
     """
-    calibration = state.foretold
+    calibration = state.eta_calibration
     calibration.keep_only(
         key for key in calibration.record.open if key in state.jobs and state.jobs[key] in state.ready
     )
@@ -51,15 +51,15 @@ def record_eta_sample(state: State, event: Foresee, effects: list[Effect]) -> No
 
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:
     """Admit jobs whose begin time or retry delay has passed; return the equivalence classes they joined."""
-    alarms, due = state.alarms, set[Group | None]()
-    while (begin := alarms.next_begin()) is not None and begin <= at.wall:
-        due.add(_admit_one(state, heapq.heappop(alarms.begins)[1], at, effects))
-    while (retry := alarms.next_retry()) is not None and retry <= at.boot:
-        due.add(_admit_one(state, heapq.heappop(alarms.retries)[1], at, effects))
+    deadlines, due = state.deadlines, set[Group | None]()
+    while (begin := deadlines.next_begin()) is not None and begin <= at.wall:
+        due.add(_admit_one(state, heapq.heappop(deadlines.begins)[1], at, effects))
+    while (retry := deadlines.next_retry()) is not None and retry <= at.boot:
+        due.add(_admit_one(state, heapq.heappop(deadlines.retries)[1], at, effects))
     return due
 
 
 def _admit_one(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Group | None:
-    state.later.discard(key)
+    state.deadlines.later.discard(key)
     effects.append(Save(state.jobs[key]))
     return state.admit(state.jobs[key], at)

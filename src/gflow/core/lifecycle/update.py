@@ -61,7 +61,7 @@ class Parents:
         name = id(spec.depends_on), id(spec.depends_any), spec.no_auto_cancel
         found = self._found.get(name)
         if found is None:
-            above = ancestors(self.state.jobs, spec.parents, self.state.tasks)
+            above = ancestors(self.state.jobs, spec.parents, self.state.jobs.tasks)
             if job.key not in above:
                 event = self._event
                 wait = check_parents(self.state, spec, event.outcomes, hidden=event.hidden)
@@ -134,7 +134,7 @@ def _check_operator_fields(jobs: list[Job], event: Update) -> None:
 def _plan(parents: Parents, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
     """Plan the update of one job, or refuse."""
     state = parents.state
-    if job.key in state.abroad:
+    if job.key in state.remote.jobs:
         for name in sorted(fields.keys() - REMOTE_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
             raise Refused(
                 f"{job.target} has job {job.label}, and {_option(name)} cannot change there",
@@ -157,7 +157,7 @@ def _plan(parents: Parents, job: Job, event: Update, fields: dict[str, Any], gro
 
 def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
     """Refuse a longer time limit that would run into a GPU reservation. Operators are exempt."""
-    if hard_s(spec) <= hard_s(job.spec) or event.governs or not event.uid:
+    if hard_s(spec) <= hard_s(job.spec) or event.is_operator or not event.uid:
         return
     for reservation in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
         if taken := sorted(set(reservation.gpus).intersection(job.gpu_ids)):
@@ -203,18 +203,18 @@ def _fill_parameters(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
 def _apply(state: State, plan: Plan, event: Update) -> None:
     """Give the job its new spec; a waiting job re-enters the queue."""
     job = plan.job
-    if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.abroad:
+    if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.remote.jobs:
         _update_running(state, job, plan.spec)
         return
-    wait = state.waits.get(job.key) if plan.is_kept else plan.wait
+    wait = state.dependencies.waits.get(job.key) if plan.is_kept else plan.wait
     state.stop_waiting(job)
-    state.ledger.add(job, -1)
+    state.accounting.quota_usage.add(job, -1)
     job.spec = plan.spec
-    state.ledger.add(job)
+    state.accounting.quota_usage.add(job)
     if "begin_at" in event.fields:  # an explicit begin time replaces the retry delay
         job.pause(0, event.at)
     if wait is not None:
-        state.wait_for(job, wait)
+        state.dependencies.add(job, wait)
     if job.state is JobState.QUEUED:
         state.admit(job, event.at)
 
@@ -228,13 +228,13 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
     if is_ready:
         state.ready.add(job)
     if not job.is_array:
-        state.regroup(old.group, spec.group)
-        state.note_preemptible(job)
+        state.accounting.regroup(old.group, spec.group)
+        state.running.note_preemptible(job)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
         if job.stopping is None:
             job.reason = NO_REASON  # the new limit gets its own warning
-        state.alarms.set_limit(job)
-        state.set_end(job)
+        state.deadlines.set_limit(job)
+        state.running.set_end(job)
 
 
 def _option(field: str) -> str:

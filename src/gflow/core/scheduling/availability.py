@@ -39,7 +39,7 @@ class AvailabilityProfile:
         self.memory_mib: list[int] = []
         # Running jobs by expected end, the index of the next one, the time of the current step, whether the
         # last step has been added; and the CPU slots and memory that are free when all earlier jobs ended.
-        self._end_times, self._next, self._now, self._is_complete = state.ends(), 0, now, False
+        self._end_times, self._next, self._now, self._is_complete = state.running.ends(), 0, now, False
         self._cpus, self._memory_mib = machine.free_cpus, machine.free_memory_mib
         # Holders of shared GPUs without the jobs that have ended: GPU -> job -> declared memory.
         self._held: dict[int, dict[JobKey, int]] = {}

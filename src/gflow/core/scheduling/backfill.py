@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job
+from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
 from gflow.core.state.queue_index import Group
+from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
-from gflow.core.state.state import NO_GPUS, State
+from gflow.core.state.state import State
 
 # Upper limits of the search for jobs to reserve for, oldest first: jobs for which a start time is computed,
 # and jobs that are scanned in all (jobs at a quota or a cap are skipped).
@@ -35,38 +36,37 @@ CAUTION: Final = 0.5
 class ProfileCache:
     """Availability profiles at one time, shared by all jobs that ask for the same kind of GPU."""
 
-    __slots__ = ("_is_ruled", "_now", "_profiles", "_state")
+    __slots__ = ("_at", "_has_rules", "_profiles", "_state")
 
-    def __init__(self, state: State, now: float) -> None:
-        self._state, self._now = state, now
-        self._is_ruled = state.is_ruled
+    def __init__(self, state: State, at: Moment) -> None:
+        self._state, self._at = state, at
+        self._has_rules = state.has_quotas_or_reservations
         # By the kind of GPU, and the GPUs that are barred by GPU reservations.
         self._profiles: dict[object, AvailabilityProfile] = {}
 
     def is_limited(self, key: JobKey, group: Group) -> bool:
         """Whether a quota or a cap keeps this job of the group from starting, whatever is free."""
-        if not self._is_ruled and not group.key.max_concurrent:
+        if not self._has_rules and not group.key.max_concurrent:
             return False
-        job = self._state.jobs[key]
-        return self._state.is_capped(job) or self._state.over_quota(job) is not None
+        state, job = self._state, self._state.jobs[key]
+        return state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
 
     def reserve(self, key: JobKey, group: Group) -> StartReservation | None:
         """A reservation of the earliest start of this job; None: it does not fit even when all jobs ended."""
         kind: object = group.kind
+        state, now = self._state, self._at.boot
         barred = NO_GPUS
-        if self._is_ruled:
-            barred = self._state.barred(self._state.jobs[key])
+        if self._has_rules:
+            barred = state.reserved.barred(state.jobs[key], self._at.wall)
             kind = (kind, barred)
         profile = self._profiles.get(kind)
         if profile is None:
-            profile = self._profiles[kind] = AvailabilityProfile(self._state, group.shape, self._now, barred)
+            profile = self._profiles[kind] = AvailabilityProfile(state, group.shape, now, barred)
         index = profile.first_fit(group.gpus, group.cpus, group.memory_mib)
         if index < 0:
             return None
-        caution = caution_for(machine_share(self._state, group.shape))
-        return StartReservation(
-            key, group, self._now, profile.times[index], caution, profile.availability(index)
-        )
+        caution = caution_for(machine_share(state, group.shape))
+        return StartReservation(key, group, now, profile.times[index], caution, profile.availability(index))
 
 
 def caution_for(share: float) -> float:
@@ -85,7 +85,7 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
 
     A reserved job need only respect earlier reservations.
     """
-    reservations = state.start_reservations
+    reservations = state.start_reservations.entries
     if not reservations:
         return True
     ready, key, backfill = state.ready, job.key, state.policy.backfill
@@ -110,20 +110,20 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
 
 def is_reserved(state: State, gpu_ids: tuple[int, ...]) -> bool:
     """Whether a job with a start reservation needs some of these GPUs."""
-    for reservation in state.start_reservations:  # noqa: SIM110 - a loop takes half the time
+    for reservation in state.start_reservations.entries:  # noqa: SIM110 - a loop takes half the time
         if reservation.needs_any(gpu_ids):
             return True
     return False
 
 
-def reservations_due(state: State, now: float) -> list[StartReservation]:
+def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     """Start reservations as of now: for jobs that others are preempted for, then for the oldest jobs that
     have waited long enough. In order of precedence, then of waiting time.
     """
     if state.machine.is_drained:
         return []
-    profiles = ProfileCache(state, now)
-    found = _reserve_for_preempting(state, profiles) if state.yielding else []
+    profiles = ProfileCache(state, at)
+    found = _reserve_for_preempting(state, profiles) if state.running.yielding else []
     if state.policy.patience < 0:
         return found
     ages = state.ready.ages
@@ -133,7 +133,7 @@ def reservations_due(state: State, now: float) -> list[StartReservation]:
     left = {True: state.policy.promises, False: state.policy.promises}
     due: list[StartReservation] = []
     for kind in kinds:
-        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], has_one, now)
+        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], has_one, at.boot)
         left[kind[1]] -= len(made)
         due += made
     if len(kinds) > 1:
@@ -174,7 +174,7 @@ def _reserve_for_oldest(
 
 def _reserve_for_preempting(state: State, profiles: ProfileCache) -> list[StartReservation]:
     """Reservations for the jobs that running jobs are preempted for: no other job may take their GPUs."""
-    keys = {head for key in state.yielding.values() if (head := head_of(state, key)) is not None}
+    keys = {head for key in state.running.yielding.values() if (head := head_of(state, key)) is not None}
     groups = [(key, state.ready.where[key]) for key in sorted(keys)]
     made = [profiles.reserve(key, group) for key, group in groups if not profiles.is_limited(key, group)]
     return [reservation for reservation in made if reservation is not None]
@@ -202,7 +202,7 @@ def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     return not patience or waited >= patience_of(state, group.shape, quiet) * group.patience_basis_s
 
 
-def reserved_start_of(state: State, job: Job) -> float | None:
+def reserved_start_of(state: State, job: Job, at: Moment) -> float | None:
     """The boot time by which a waiting job is due for a start reservation; it may be in the past.
 
     The jobs that have waited longer come first, so that the latest of these times counts. None: the job never
@@ -214,7 +214,7 @@ def reserved_start_of(state: State, job: Job) -> float | None:
     since = group.members[job.key]
     if not state.policy.patience:
         return since
-    quiet, profiles = is_quiet(state), ProfileCache(state, state.now)
+    quiet, profiles = is_quiet(state), ProfileCache(state, at)
     latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
     ages = state.ready.ages.get((group.precedence, group.shape.gpus > 0))
     for place in range(MAX_SCANNED if ages is not None else 0):

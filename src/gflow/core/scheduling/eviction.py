@@ -44,5 +44,5 @@ def _stop(state: State, job: Job, one: Reservation, effects: list[Effect]) -> No
     why = reserved_for(state, sorted(set(job.gpu_ids).intersection(one.gpus)), [one.user])
     job.stopping = QUEUED if job.spec.requeue or job.spec.preemptible else CANCELLED
     job.reason = Reason(ReasonKind.RESERVED, why.detail)
-    state.note_stop(job)
+    state.running.note_stop(job)
     effects += (Save(job), AddAuditEntry(job.key, "reserved", why.detail), Stop(job.key, job.attempt))

@@ -13,12 +13,12 @@ from gflow.core.model import Gpu
 from gflow.core.state.machine import SLACK, suits
 
 if TYPE_CHECKING:
-    from gflow.core.model import Job
+    from gflow.core.model import Job, Moment
     from gflow.core.resources import Shape
     from gflow.core.state.state import State
 
 
-def placement(state: State, job: Job) -> tuple[int, ...] | None:
+def placement(state: State, job: Job, at: Moment) -> tuple[int, ...] | None:
     """The GPUs (possibly none) with which this job may start now; None if it must wait.
 
     The one gate to a start: caps, quotas and reservations are checked here.
@@ -28,10 +28,10 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
         return None
     if state.claimed and job.key in state.claimed:
         return None
-    if state.is_capped(job) or state.over_quota(job):
+    if state.is_capped(job) or state.accounting.over_quota(job, state.policy):
         return None
     seed = _seed(job) if state.policy.strategy == "random" else 0
-    return choose(state, state.ready.shape_of(job), seed, state.barred(job))
+    return choose(state, state.ready.shape_of(job), seed, state.reserved.barred(job, at.wall))
 
 
 def _seed(job: Job) -> int:

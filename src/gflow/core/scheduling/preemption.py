@@ -28,11 +28,11 @@ Plan = tuple[tuple[int, ...], list[Job]]
 
 def preempt(state: State, at: Moment, effects: list[Effect]) -> bool:
     """Stop preemptible jobs where that lets a job of higher precedence start; whether any was stopped."""
-    if not state.preemptible or state.machine.is_drained or state.machine.stalled or not state.ready:
+    if not state.running.preemptible or state.machine.is_drained or state.machine.stalled or not state.ready:
         return False
     # GPUs that are free or are being freed, and that no job of this pass has been planned on.
     free = state.machine.idle | {
-        gpu for gpu, jobs in state.machine.holders.items() if all(map(state.is_stopping, jobs))
+        gpu for gpu, jobs in state.machine.holders.items() if all(map(state.running.is_stopping, jobs))
     }
     walk, stopped, candidates = Walk(state.ready), False, 0
     for _ in range(MAX_SCANNED):
@@ -41,10 +41,10 @@ def preempt(state: State, at: Moment, effects: list[Effect]) -> bool:
             break
         job = state.jobs[key]
         walk.skip(job)
-        if not _lacks_only_gpus(state, job):
+        if not _lacks_only_gpus(state, job, at):
             continue
         candidates += 1
-        plan = _plan(state, job, free)
+        plan = _plan(state, job, free, at)
         if plan is not None:
             gpu_ids, victims = plan
             free.difference_update(gpu_ids)
@@ -54,7 +54,7 @@ def preempt(state: State, at: Moment, effects: list[Effect]) -> bool:
                 stopped = True
     walk.close()
     if stopped:
-        state.start_reservations = reservations_due(state, at.boot)
+        state.start_reservations.entries = reservations_due(state, at)
     return stopped
 
 
@@ -63,28 +63,32 @@ def may_preempt(running: Job, waiting: Job) -> bool:
     return running.spec.preemptible and running.spec.precedence < waiting.spec.precedence
 
 
-def _lacks_only_gpus(state: State, job: Job) -> bool:
+def _lacks_only_gpus(state: State, job: Job, at: Moment) -> bool:
     """Whether the job would start if it had GPUs; jobs that share GPUs do not preempt."""
     shape = job.spec.shape
     if not shape.gpus or shape.shared or job.key in state.claimed:
         return False
-    if state.is_capped(job) or state.over_quota(job):
+    if state.is_capped(job) or state.accounting.over_quota(job, state.policy):
         return False
-    return choose(state, shape, 0, state.barred(job)) is None
+    return choose(state, shape, 0, state.reserved.barred(job, at.wall)) is None
 
 
-def _plan(state: State, job: Job, free: set[int]) -> Plan | None:
+def _plan(state: State, job: Job, free: set[int], at: Moment) -> Plan | None:
     """GPUs for this job and its victims; None: no preemption lets it start."""
     reserved = {
-        gpu for one in state.start_reservations if one.key != job.key and one.blocks(job) for gpu in one.gpus
+        gpu
+        for one in state.start_reservations.entries
+        if one.key != job.key and one.blocks(job)
+        for gpu in one.gpus
     }
-    return _plan_with(state, job, free) or (_plan_with(state, job, free - reserved) if reserved else None)
+    found = _plan_with(state, job, free, at)
+    return found or (_plan_with(state, job, free - reserved, at) if reserved else None)
 
 
-def _plan_with(state: State, job: Job, free: set[int]) -> Plan | None:
+def _plan_with(state: State, job: Job, free: set[int], at: Moment) -> Plan | None:
     """The same, if the job may use these free GPUs."""
     shape = job.spec.shape
-    usable = state.machine.fitting(shape) - state.barred(job)
+    usable = state.machine.fitting(shape) - state.reserved.barred(job, at.wall)
     have = usable & free
     victims = _victims(state, job, usable, shape.gpus - len(have))
     if victims is None:
@@ -102,7 +106,7 @@ def _plan_with(state: State, job: Job, free: set[int]) -> Plan | None:
 def _victims(state: State, job: Job, usable: frozenset[int], lacking: int) -> list[Job] | None:
     """The jobs to stop to free `lacking` more of the usable GPUs; None: there are not enough."""
     chosen: list[Job] = []
-    candidates = [one for key in state.preemptible if may_preempt(one := state.running[key], job)]
+    candidates = [one for key in state.running.preemptible if may_preempt(one := state.running[key], job)]
     # The job that has run longest loses most: it comes last.
     candidates.sort(key=lambda one: (-(one.started_boot or 0.0), -one.key))
     for one in candidates:
@@ -123,6 +127,6 @@ def _victims(state: State, job: Job, usable: frozenset[int], lacking: int) -> li
 
 def _stop(state: State, victim: Job, job: Job, effects: list[Effect]) -> None:
     victim.stopping, victim.reason = JobState.QUEUED, Reason(ReasonKind.PREEMPTED, job=job.key)
-    state.note_stop(victim)
+    state.running.note_stop(victim)
     note = AddAuditEntry(victim.key, "preempted", f"makes way for job {job.label}")
     effects += (Save(victim), note, Stop(victim.key, victim.attempt))

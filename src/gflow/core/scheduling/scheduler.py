@@ -9,7 +9,7 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Recall, Save, Start
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import LOCAL, Abroad, Job, Moment
+from gflow.core.model import LOCAL, Job, Moment, RemoteState
 from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.backfill import (
     assumed_length,
@@ -31,21 +31,21 @@ from gflow.core.transitions import RUNNING, move
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed resources."""
     state.postpone(at)
-    state.wall, state.now = at
+    state.start_reservations.at = at
     if state.reserved.live:
         state.reserved.pass_time(at.wall)
         free_reserved(state, effects)
-    state.history.pass_time(at.boot)
+    state.runtime_estimates.pass_time(at.boot)
     if state.ready:
         _refresh_order(state, at)
-        state.start_reservations = reservations_due(state, at.boot)
+        state.start_reservations.entries = reservations_due(state, at)
         _start_all(state, at, effects)
-        while state.preemptible and preempt(state, at, effects):
+        while state.running.preemptible and preempt(state, at, effects):
             _start_all(state, at, effects)  # the reservations changed: other jobs may backfill now
     else:
         state.ready.set_bands({})
-        state.start_reservations = []
-    if state.outbound:  # last: a racing job that can start here does
+        state.start_reservations.entries = []
+    if state.remote.pending:  # last: a racing job that can start here does
         hand_over(state, at, effects)
 
 
@@ -56,32 +56,34 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
     is_uniform = state.policy.strategy == "sequential" and state.policy.order == "shortest"
     while (key := walk.next(room)) is not None:
         job = state.jobs[key]
-        gpu_ids = placement(state, job)
+        gpu_ids = placement(state, job, at)
         if gpu_ids is None:
             walk.skip(job)
         elif not may_backfill(state, job, gpu_ids):
             if is_uniform and not is_quiet(state) and is_reserved(state, gpu_ids):
-                walk.skip_bucket(job, state.start_reservations)  # the rest of its bucket cannot start either
+                walk.skip_bucket(
+                    job, state.start_reservations.entries
+                )  # the rest of its bucket cannot start either
             else:
                 walk.skip(job)
         else:
-            before, was_quiet = state.start_reservations, is_quiet(state)
+            before, was_quiet = state.start_reservations.entries, is_quiet(state)
             start(state, job, gpu_ids, at, effects)
             room = _room(state)
             if (
                 not before
-                or len(before) != len(state.start_reservations)
+                or len(before) != len(state.start_reservations.entries)
                 or (was_quiet and not is_quiet(state))
             ):
-                state.start_reservations = reservations_due(state, at.boot)
-                if before or state.start_reservations:
+                state.start_reservations.entries = reservations_due(state, at)
+                if before or state.start_reservations.entries:
                     walk = walk.restart()  # jobs that a reservation blocked may start now
     walk.close()
 
 
 def _refresh_order(state: State, at: Moment) -> None:
     """Update the order of the queue: changed runtime estimates, and the bands of fair share."""
-    if state.history.changed:
+    if state.runtime_estimates.changed:
         state.ready.refresh()
     if state.policy.fair_share:
         state.ready.set_bands(_bands(state, at.boot))
@@ -89,10 +91,10 @@ def _refresh_order(state: State, at: Moment) -> None:
 
 def _bands(state: State, now: float) -> dict[int, int]:
     """The bands of users with waiting jobs or running GPUs. No other user has one, as after a restart."""
-    uses, waiting = state.shares.uses, state.ready.people.keys()
+    uses, waiting = state.accounting.fair_share.uses, state.ready.people.keys()
     if len(uses) < 2 and uses.keys() >= waiting:  # one user: nothing to compare
         return {}
-    return state.shares.bands(
+    return state.accounting.fair_share.bands(
         waiting | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), now
     )
 
@@ -105,19 +107,15 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
     """
     if state.ready:
         _start_groups(state, groups, at, effects)
-    if state.outbound:
+    if state.remote.pending:
         hand_over(state, at, effects)
 
 
 def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    state.wall, state.now = at
-    now = at.boot
-    for reservation in state.start_reservations:
-        if reservation.now < now:
-            reservation.now = now
+    state.start_reservations.pass_time(at)
     was_quiet = is_quiet(state)
     new = [group for group in groups if group is not None]
-    needs_round = _refresh_reservations(state, new, now)
+    needs_round = _refresh_reservations(state, new, at)
     room = _room(state)
     heap = [state.ready.position_of(group) for group in new if group.bucket.may_fit(room)]
     heapq.heapify(heap)
@@ -126,29 +124,31 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
         if not group.bucket.may_fit(_room(state)):
             continue
         job = state.jobs[head]
-        gpu_ids = placement(state, job)
+        gpu_ids = placement(state, job, at)
         if gpu_ids is not None and may_backfill(state, job, gpu_ids):
-            needs_round = needs_round or any(one.key == job.key for one in state.start_reservations)
+            needs_round = needs_round or state.start_reservations.has(job.key)
             start(state, job, gpu_ids, at, effects)
             if group.members:
                 heapq.heappush(heap, state.ready.position_of(group))
-            if heap and not state.start_reservations:
-                state.start_reservations = reservations_due(state, now)
-    needs_round = needs_round or (was_quiet and bool(state.start_reservations) and not is_quiet(state))
-    if needs_round or (state.preemptible and preempt(state, at, effects)):
+            if heap and not state.start_reservations.entries:
+                state.start_reservations.entries = reservations_due(state, at)
+    needs_round = needs_round or (
+        was_quiet and bool(state.start_reservations.entries) and not is_quiet(state)
+    )
+    if needs_round or (state.running.preemptible and preempt(state, at, effects)):
         run_round(state, at, effects)  # jobs that a reservation blocked may start now
 
 
-def _refresh_reservations(state: State, new: list[Group], now: float) -> bool:
+def _refresh_reservations(state: State, new: list[Group], at: Moment) -> bool:
     """Look for new reservations, of the kind (with GPUs or without) of the new jobs; whether any replaced
     existing ones."""
-    had = {reservation.group.shape.gpus > 0 for reservation in state.start_reservations}
+    had = {reservation.group.shape.gpus > 0 for reservation in state.start_reservations.entries}
     if all((group.shape.gpus > 0) in had for group in new):
         return False
-    found = reservations_due(state, now)
+    found = reservations_due(state, at)
     if had and all((reservation.group.shape.gpus > 0) in had for reservation in found):
         return False
-    state.start_reservations = found
+    state.start_reservations.entries = found
     return bool(had)
 
 
@@ -158,8 +158,7 @@ def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) ->
     head = head_of(state, key)
     if head is not None:
         job = state.jobs[head]
-        state.wall, state.now = at
-        gpu_ids = placement(state, job)
+        gpu_ids = placement(state, job, at)
         if gpu_ids is not None and may_backfill(state, job, gpu_ids):
             start(state, job, gpu_ids, at, effects)
 
@@ -168,13 +167,13 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
     """Hand over to their targets the jobs that nothing here keeps waiting; an array in one piece."""
     if state.machine.is_drained:
         return
-    for key in sorted(state.outbound):
+    for key in sorted(state.remote.pending):
         job = state.jobs[key]
         if not job.is_array and state.is_capped(job):
             continue
-        state.send(job)
+        state.remote.add(job)
         job.attempt += 1
-        job.abroad = Abroad()
+        job.remote = RemoteState()
         job.reason = NO_REASON
         job.exit_code = job.signal = None
         job.pause(0, at)
@@ -185,16 +184,16 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array. A job that another target has is withdrawn first."""
     key, spec, now = job.key, job.spec, at.boot
-    if key in state.abroad:
+    if key in state.remote.jobs:
         _charge_reservations(state, job, gpu_ids)
-        state.keep(job, gpu_ids)
+        state.keep_gpus(job, gpu_ids)
         effects += (Save(job), Recall(key, job.attempt))
         return
-    has_reservation = bool(state.start_reservations) and _charge_reservations(state, job, gpu_ids)
+    has_reservation = bool(state.start_reservations.entries) and _charge_reservations(state, job, gpu_ids)
     batch = state.ready.group_of(job).batch
-    state.shares.run(job.uid, spec.gpus, now)
-    if state.foretold.record.open:
-        state.foretold.started(key, now)
+    state.accounting.fair_share.run(job.uid, spec.gpus, now)
+    if state.eta_calibration.record.open:
+        state.eta_calibration.started(key, now)
     if job.progress is not None:
         if has_reservation:
             state.restart_wait(job, now)  # the reservation was for one task: the next begins a new wait
@@ -220,12 +219,12 @@ def _charge_reservations(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bo
     """Subtract a start from the reservations of other jobs; whether the job had a reservation itself."""
     shape, (limit_s, estimated_s), key = state.ready.shape_of(job), state.ready.runtime_bounds(job), job.key
     has_reservation = False
-    for reservation in state.start_reservations:
+    for reservation in state.start_reservations.entries:
         reservation.take(shape, gpu_ids, assumed_length(reservation.caution, limit_s, estimated_s))
         has_reservation = has_reservation or reservation.key == key
     if has_reservation:
-        state.start_reservations = [
-            reservation for reservation in state.start_reservations if reservation.key != key
+        state.start_reservations.entries = [
+            reservation for reservation in state.start_reservations.entries if reservation.key != key
         ]
     return has_reservation
 

@@ -13,12 +13,15 @@ from gflow.core.model import Job, JobState, Moment
 from gflow.core.reasons import WARNED
 
 
-class Alarms:
+class Deadlines:
     """The deadlines of all jobs. Begin times are on the wall clock, all others on the boot clock."""
 
-    def __init__(self, jobs: dict[JobKey, Job], later: set[JobKey]) -> None:
+    def __init__(self, jobs: dict[JobKey, Job]) -> None:
         self._jobs = jobs
-        self._later = later
+        # Jobs that wait for their begin time, or for the end of the pause before a retry.
+        self.later: set[JobKey] = set()
+        # The latest begin time that has passed: if the wall clock is before it, it has been set back.
+        self.latest_begin = 0.0
         # (boot time, job, attempt) and (wall time, job)
         self.limits: list[tuple[float, JobKey, int]] = []
         self.warnings: list[tuple[float, JobKey, int]] = []
@@ -38,7 +41,8 @@ class Alarms:
                 heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
     def set_begin(self, job: Job, at: Moment) -> None:
-        """Enter when a waiting job may begin: its begin time, and the end of the pause before a retry."""
+        """Let a job wait until it may begin: its begin time, and the end of the pause before a retry."""
+        self.later.add(job.key)
         if job.spec.begin_at > at.wall:
             heapq.heappush(self.begins, (job.spec.begin_at, job.key))
         if job.retry_boot > at.boot:
@@ -54,7 +58,7 @@ class Alarms:
         while self.overflows:
             due, key = self.overflows[0]
             job = self._jobs.get(key)
-            if job and job.overflows_at == due and key not in self._later:
+            if job and job.overflows_at == due and key not in self.later:
                 return due
             heapq.heappop(self.overflows)
         return None
@@ -79,7 +83,7 @@ class Alarms:
             heapq.heappop(self.warnings)
         return None
 
-    def next_alarm(self) -> float | None:
+    def next_due(self) -> float | None:
         """The boot time of the next limit, warning, retry, overflow or new attempt of failed starts."""
         times = (
             self.next_limit(),
@@ -94,7 +98,7 @@ class Alarms:
         """The wall time at which the next job may begin."""
         while self.begins:
             due, key = self.begins[0]
-            if key in self._later and self._jobs[key].spec.begin_at == due:
+            if key in self.later and self._jobs[key].spec.begin_at == due:
                 return due
             heapq.heappop(self.begins)
         return None
@@ -103,7 +107,7 @@ class Alarms:
         """The boot time at which the next pause before a retry is over."""
         while self.retries:
             due, key = self.retries[0]
-            if key in self._later and self._jobs[key].retry_boot == due:
+            if key in self.later and self._jobs[key].retry_boot == due:
                 return due
             heapq.heappop(self.retries)
         return None

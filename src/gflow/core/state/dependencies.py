@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gflow.core.ids import JobKey, job_key, number_of
+from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job, JobState, Spec
 
 Outcome = Callable[[JobKey], JobState | None]
@@ -73,6 +73,65 @@ class Wait:
         return (self.unmet, self.any_of, bool(self.broken)) == (other.unmet, other.any_of, bool(other.broken))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Dependencies:
+    """The unmet dependencies of waiting jobs, found by job and by parent."""
+
+    def __init__(self) -> None:
+        # Jobs that wait for parents.
+        self.waits: dict[JobKey, Wait] = {}
+        # Parent -> the Waits on it, by identity. Jobs with the same parents share a Wait, so that m jobs with
+        # n parents take m + n links.
+        self.children: dict[JobKey, dict[int, Wait]] = {}
+        # Array -> its tasks that are parents of waiting jobs.
+        self.awaited: dict[JobKey, set[JobKey]] = {}
+
+    def add(self, job: Job, wait: Wait) -> None:
+        """Let `job` wait until `wait` is over."""
+        self.waits[job.key] = wait
+        if not wait.jobs and not wait.is_open:
+            self.link(wait)
+        wait.jobs.add(job.key)
+
+    def remove(self, key: JobKey) -> None:
+        """Let a job wait for no parents."""
+        wait = self.waits.pop(key, None)
+        if wait is not None:
+            wait.jobs.discard(key)
+            self.unlink_idle(wait)
+
+    def link(self, wait: Wait) -> None:
+        """Register a Wait with its parents, so that their ends reach it."""
+        for parent in wait.parents:
+            self.children.setdefault(parent, {})[id(wait)] = wait
+            if task_of(parent) is not None:
+                self.awaited.setdefault(job_key(number_of(parent)), set()).add(parent)
+
+    def unlink_idle(self, wait: Wait) -> None:
+        """Unregister a Wait that has no jobs and gets none."""
+        if not wait.jobs and not wait.is_open:
+            for parent in wait.parents:
+                self.unlink(parent, wait)
+
+    def unlink(self, parent: JobKey, wait: Wait) -> None:
+        """Unregister `wait` from `parent`."""
+        del self.children[parent][id(wait)]
+        if not self.children[parent]:
+            self.take_waits(parent)
+
+    def children_of(self, parent: JobKey) -> list[JobKey]:
+        """The jobs that wait for `parent`, in order."""
+        return sorted(key for wait in self.children.get(parent, {}).values() for key in wait.jobs)
+
+    def take_waits(self, parent: JobKey) -> list[Wait]:
+        """Remove and return the Waits on `parent`."""
+        if task_of(parent) is not None and parent in self.children:
+            array = job_key(number_of(parent))
+            self.awaited[array].discard(parent)
+            if not self.awaited[array]:
+                del self.awaited[array]
+        return list(self.children.pop(parent, {}).values())
 
 
 def ancestors(

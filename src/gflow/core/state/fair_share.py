@@ -43,7 +43,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     uses: dict[int, tuple[float, float]] = {}
 
 
-class Shares:
+class FairShare:
     """Decayed GPU-seconds of all users."""
 
     def __init__(self, half_life_s: float) -> None:
@@ -100,7 +100,7 @@ class Shares:
     # ------------------------------------------------------------ storing
 
     def record(self) -> str:
-        """The record to store; marks the shares as unchanged."""
+        """The record to store; marks the numbers as unchanged."""
         self.changed = False
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
         return msgspec.json.encode(Record(uses)).decode()

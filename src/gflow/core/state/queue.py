@@ -31,7 +31,7 @@ from gflow.core.state.queue_index import (
     Room,
     place_of,
 )
-from gflow.core.state.runtime_estimates import SPAN_S, Batch, History, what_of
+from gflow.core.state.runtime_estimates import SPAN_S, Batch, RuntimeEstimates, what_of
 
 if TYPE_CHECKING:
     from gflow.core.state.start_reservations import StartReservation
@@ -45,7 +45,7 @@ AgeKind = tuple[int, bool]
 class ReadyQueue:
     """All groups of waiting jobs, their buckets, and the oldest-first indexes."""
 
-    def __init__(self, history: History, *, by_length: bool, use_history: bool) -> None:
+    def __init__(self, estimates: RuntimeEstimates, *, by_length: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         # The group of each waiting job.
@@ -54,9 +54,8 @@ class ReadyQueue:
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
         self.ages: dict[AgeKind, OldestFirst] = {}
-        self._history = history
+        self._estimates = estimates
         self._by_length = by_length
-        self._use_history = use_history
         self._of_batch: dict[Batch, set[Group]] = {}
         # The last group number and the last generation that were given out.
         self._last_group = self._last_generation = 0
@@ -103,9 +102,9 @@ class ReadyQueue:
             self._push(group, head)
 
     def _new_group(self, key: GroupKey) -> Group:
-        batch = self._history.batch((key.uid, key.what, key.shape.gpus), key.span)
+        batch = self._estimates.batch((key.uid, key.what, key.shape.gpus), key.span)
         if not batch.waiting:
-            self._history.look_at(batch)
+            self._estimates.look_at(batch)
         batch.waiting += 1
         self._last_group += 1
         group = self.groups[key] = Group(key, batch, self._last_group)
@@ -166,27 +165,12 @@ class ReadyQueue:
         if group is not None:
             return group.limit_s, group.estimated_s
         limit = job.spec.time_limit_s
-        return limit or INFINITE, self.estimate(limit, self._history.batch_of(job))
-
-    def length(self, limit_s: int, batch: Batch) -> float:
-        """The expected length of such a job: the runtime estimate, but at most the limit."""
-        estimated_s = self.estimate(limit_s, batch)
-        return limit_s if 0 < limit_s < estimated_s else estimated_s
-
-    def estimate(self, limit_s: int, batch: Batch) -> float:
-        """The runtime estimate from finished jobs; infinite if there is none, or if the limit is better.
-
-        A limit is better than an estimate from other work with as many GPUs, and worse than one from earlier
-        runs of the same work.
-        """
-        if not self._use_history or (limit_s and not (batch.kind[1] and batch.is_known)):
-            return INFINITE
-        return batch.length
+        return limit or INFINITE, self._estimates.estimate(limit, self._estimates.batch_of(job))
 
     def _set_length(self, group: Group) -> None:
         limit = group.key.limit_s
         group.limit_s = limit or INFINITE
-        group.estimated_s = self.estimate(limit, group.batch)
+        group.estimated_s = self._estimates.estimate(limit, group.batch)
         group.length = min(group.limit_s, group.estimated_s)
         group.patience_basis_s = min(group.estimated_s, LIMITS_COUNT * group.limit_s)
         # Wide jobs cost other jobs more: with four GPUs, a job counts as twice as long.
@@ -194,7 +178,7 @@ class ReadyQueue:
 
     def refresh(self) -> None:
         """Apply the runtime estimates that changed since the last call."""
-        changed, self._history.changed = self._history.changed, set()
+        changed, self._estimates.changed = self._estimates.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
                 before, was_estimated = group.sort_key, group.estimated_s < INFINITE

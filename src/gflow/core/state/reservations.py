@@ -21,6 +21,7 @@ from gflow.errors import Hint, Refused, no_gpu
 REMEMBERED = 200
 Status = Literal["pending", "active", "completed", "cancelled"]
 SHOW_TIMELINE = Hint("show_timeline", "see the reservations")
+NO_GPUS: frozenset[int] = frozenset()
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,11 +84,12 @@ class ReservationTable:
         changes = [one.end for one in active] + [one.start for one in live if one not in active]
         self.next_change = min(changes, default=None)
 
-    def barred(self, user: str, wall: float, length: float) -> frozenset[int]:
-        """GPUs that a job of this user must not hold for the next `length` seconds."""
+    def barred(self, job: Job, wall: float) -> frozenset[int]:
+        """GPUs that are reserved for other users before the hard end of this job, if it started now."""
         if not self.live:
-            return frozenset()
-        return frozenset(gpu for one in self.against(user, wall, wall + length) for gpu in one.gpus)
+            return NO_GPUS
+        end = wall + hard_s(job.spec)
+        return frozenset(gpu for one in self.against(job.user, wall, end) for gpu in one.gpus)
 
     def against(self, user: str, start: float, end: float) -> Iterator[Reservation]:
         """Reservations of other users that overlap this span of time."""
@@ -104,7 +106,7 @@ def chosen(
     wanted: tuple[int, ...],
     count: int,
     span: tuple[float, float],
-    held: Set[int] = frozenset(),
+    held: Set[int] = NO_GPUS,
 ) -> tuple[int, ...]:
     """The GPUs of a new reservation: the wanted ones, or `count` that are not reserved in this span.
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, Spec
+from gflow.core.resources import INFINITE
 from gflow.core.transitions import FINISHED
 
 # The length of a span, half a day; spans are numbered since 1970.
@@ -78,7 +79,7 @@ class Batch:
         # Whether the estimate rests on runs of this work, or on near ones; how many spans away these are.
         self.is_known = False
         self.near = FAR
-        # When the longest running job exceeds the estimate, as in the heap of `History`; 0: not in it.
+        # When the longest running job exceeds the estimate, as in the heap of all batches; 0: not in it.
         self.due = 0.0
 
     def begin(self, key: JobKey, at: float) -> None:
@@ -103,10 +104,12 @@ class Batch:
         return order[0][0]
 
 
-class History:
+class RuntimeEstimates:
     """All batches, and the estimate of each as of the latest round."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, use_history: bool = True) -> None:
+        # Whether finished jobs count, or time limits only.
+        self._use_history = use_history
         self.kinds: dict[Kind, dict[int, Batch]] = {}
         # Batches of each kind without a finished job: they use the estimates of others.
         self._endless: dict[Kind, dict[int, Batch]] = {}
@@ -115,7 +118,7 @@ class History:
         self._now = 0.0
         # Batches whose estimate changed since `ReadyQueue.refresh`.
         self.changed: set[Batch] = set()
-        # Batches with running jobs whose estimate changed since `State.ends`.
+        # Batches with running jobs whose estimate changed since `RunningJobs.ends`.
         self.moved: set[Batch] = set()
 
     def batch(self, kind: Kind, span: int) -> Batch:
@@ -184,6 +187,21 @@ class History:
                 self._refresh(spans, spans[span])
 
     # ------------------------------------------------------------ estimates
+
+    def length(self, limit_s: int, batch: Batch) -> float:
+        """The expected length of such a job: the runtime estimate, but at most the limit."""
+        estimated_s = self.estimate(limit_s, batch)
+        return limit_s if 0 < limit_s < estimated_s else estimated_s
+
+    def estimate(self, limit_s: int, batch: Batch) -> float:
+        """The runtime estimate from finished jobs; infinite if there is none, or if the limit is better.
+
+        A limit is better than an estimate from other work with as many GPUs, and worse than one from earlier
+        runs of the same work.
+        """
+        if not self._use_history or (limit_s and not (batch.kind[1] and batch.is_known)):
+            return INFINITE
+        return batch.length
 
     def look_at(self, batch: Batch) -> None:
         """Compute the estimate of a batch that had no waiting jobs: such estimates are not kept current."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job
-from gflow.core.resources import Shape
+from gflow.core.model import Job, Moment
+from gflow.core.resources import INFINITE, Shape
 from gflow.core.state.queue_index import Group
 
 
@@ -94,3 +94,38 @@ class StartReservation:
             self.spare -= len(gpus) - len(self._gpus)
             self.cpus -= shape.cpus
             self.memory_mib -= shape.memory_mib
+
+
+class StartReservations:
+    """The start reservations of jobs that have waited long enough, as of the latest round."""
+
+    __slots__ = ("at", "entries")
+
+    def __init__(self) -> None:
+        self.entries: list[StartReservation] = []
+        # The time of that round. No decision depends on it: `core.invariants` repeats the round.
+        self.at = Moment(0.0, 0.0)
+
+    def pass_time(self, at: Moment) -> None:
+        """Bring the reservations to the time of a round that keeps them."""
+        self.at = at
+        now = at.boot
+        for one in self.entries:
+            if one.now < now:
+                one.now = now
+
+    def has(self, key: JobKey) -> bool:
+        """Whether this job has a start reservation."""
+        return any(one.key == key for one in self.entries)
+
+    def is_late(self, now: float) -> bool:
+        """Whether a reserved start has passed: a running job outlived its estimate."""
+        return any(one.now < one.start_at <= now for one in self.entries)
+
+    def next_start(self) -> float | None:
+        """The boot time of the next reserved start."""
+        first = INFINITE
+        for one in self.entries:
+            if one.now < one.start_at < first:
+                first = one.start_at
+        return first if first < INFINITE else None

@@ -199,7 +199,7 @@ async def _lookup_range(context: Context, viewer: Viewer, numbers: Numbers) -> d
 
 def _check_assigned(context: Context, viewer: Viewer, last: int) -> None:
     """Refuse a range that ends beyond the latest job number. Skipped where job numbers are private."""
-    latest = context.loop.state.next_number - 1
+    latest = context.loop.state.jobs.next_number - 1
     if last > latest and viewer.sees_names:
         raise NotFound(
             f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"

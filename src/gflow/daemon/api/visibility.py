@@ -112,9 +112,9 @@ class Viewer:
         if reason.kind is ReasonKind.START_FAILED:  # the detail may name a path
             reason = Reason(ReasonKind.START_FAILED)
         # Progress tells when the GPUs become free, so it stays; training results are private.
-        headway = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
+        report = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
         return msgspec.structs.replace(
-            job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, headway=headway
+            job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, headway=report
         )
 
     def redact_entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:

@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 async def add_cluster_forecast(context: Context, job: Job, found: WaitReport) -> WaitReport:
     """The wait report with the start time and alternatives that Slurm reports. Changes nothing anywhere."""
     target = slurm_of(context.target, job.target)
-    if target.is_down or job.abroad is None:
+    if target.is_down or job.remote is None:
         return found
     script = context.store.blob(job.spec.script) if job.spec.script else None
     try:
@@ -43,14 +43,14 @@ async def add_cluster_forecast(context: Context, job: Job, found: WaitReport) ->
 def _ask(
     context: Context, target: SlurmTarget, job: Job, script: bytes | None, found: WaitReport
 ) -> WaitReport:
-    assert job.abroad is not None
-    answer = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
+    assert job.remote is not None
+    answer = target.slurm.start_of(job.remote.id) if job.remote.id else ""
     if answer is None:
         raise NoAnswer
     expected = _parse_time(answer)
     start = None if expected is None else Start(expected, expected, expected)
     if LIMITED.match(job.reason.code):  # no other shape or partition avoids these
-        limits = target.slurm.limits_of(job.abroad.id)
+        limits = target.slurm.limits_of(job.remote.id)
         return msgspec.structs.replace(found, start=start, instead=[], limits=limits)
     if expected is None:
         expected = _test_submit(context, target, job, script)

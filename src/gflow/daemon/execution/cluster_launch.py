@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gflow.core.ids import job_key
-from gflow.core.model import DEFAULT_SPEC, LOCAL, Abroad, ArrayProgress, Job, Spec
+from gflow.core.model import DEFAULT_SPEC, LOCAL, ArrayProgress, Job, RemoteState, Spec
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.log_paths import slurm_path
@@ -177,7 +177,7 @@ def _preview(settings: Settings, described: ParsedJob, number: int) -> Launch:
         attempt=1,
         target=spec.on or spec.overflow,
         progress=ArrayProgress(parse_tasks(spec.array)) if spec.array else None,
-        abroad=Abroad(),
+        remote=RemoteState(),
     )
     script = blobs.get(spec.script, b"") if spec.script else None
     return remote_launch(settings, job, script, blobs.get(spec.environ, b""))

@@ -51,11 +51,11 @@ class BulkAction:
         uid: int,
         origin: str,
         *,
-        governs: bool,
+        is_operator: bool,
         blobs: dict[str, bytes] | None = None,
         **more: Any,
     ) -> None:
-        self.kind, self.uid, self.origin, self.governs = kind, uid, origin, governs
+        self.kind, self.uid, self.origin, self.is_operator = kind, uid, origin, is_operator
         self.more = more
         self.blobs = blobs or {}
         # Whether the client disconnected.
@@ -69,7 +69,7 @@ class BulkAction:
             more["fields"] = {
                 name: msgspec.convert(value, _SPEC_TYPES[name]) for name, value in more["fields"].items()
             }
-        return cls(kind, intent.uid, intent.origin, governs=intent.governs, **more)
+        return cls(kind, intent.uid, intent.origin, is_operator=intent.governs, **more)
 
     def to(self, keys: tuple[JobKey, ...]) -> ApplyCommand:
         """A command that applies this action to these jobs."""
@@ -77,7 +77,7 @@ class BulkAction:
 
     def intent(self, keys: Sequence[JobKey]) -> Intent:
         kind = _KINDS[self.kind]
-        return Intent(kind, self.uid, self.governs, self.origin, runs_of(keys), self.more)
+        return Intent(kind, self.uid, self.is_operator, self.origin, runs_of(keys), self.more)
 
     def event(self, keys: tuple[JobKey, ...], state: State, store: Store, at: Moment) -> UserAction:
         more: dict[str, Any] = {}
@@ -86,8 +86,8 @@ class BulkAction:
             parents = {*changed.get("depends_on", ()), *changed.get("depends_any", ())}
             jobs = filter(None, (state.jobs.get(key) for key in keys))
             parents |= parents_of(job.spec for job in jobs)
-            more["outcomes"] = store.outcomes(key for key in parents if not state.is_active(key))
-        return self.kind(at=at, uid=self.uid, governs=self.governs, keys=keys, **self.more, **more)
+            more["outcomes"] = store.outcomes(key for key in parents if not state.jobs.is_active(key))
+        return self.kind(at=at, uid=self.uid, is_operator=self.is_operator, keys=keys, **self.more, **more)
 
 
 class _IntentCommand:
@@ -119,7 +119,7 @@ class ApplyCommand:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         keys = self._keys
         if self._progress is not None:
-            keys = tuple(key for key in keys if state.is_active(key))
+            keys = tuple(key for key in keys if state.jobs.is_active(key))
         return self._action.event(keys, state, store, at)
 
     def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:

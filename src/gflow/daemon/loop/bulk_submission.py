@@ -82,7 +82,7 @@ class StagedSubmission:
         return hidden_among(parents_of(specs), self._hides)
 
     def outcomes(self, state: State, store: Store, specs: Sequence[Spec]) -> dict[JobKey, JobState]:
-        ended = {key for key in parents_of(specs) if not state.is_active(key)}
+        ended = {key for key in parents_of(specs) if not state.jobs.is_active(key)}
         self._ended |= store.outcomes(ended - self._ended.keys())
         return self._ended
 

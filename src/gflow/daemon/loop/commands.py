@@ -166,7 +166,7 @@ class UpdateCommand(msgspec.Struct):
     keys: tuple[JobKey, ...]
     change: Change
     origin: str
-    governs: bool = False
+    is_operator: bool = False
     hides: Hides | None = None
     rights: Rights | None = None
 
@@ -176,13 +176,13 @@ class UpdateCommand(msgspec.Struct):
         fields = resolved_fields(state, self.uid, self.change)
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
         hidden = hidden_among(parents, self.hides)
-        jobs = filter(None, (state.jobs.get(key) or state.array_with(key) for key in self.keys))
+        jobs = filter(None, (state.jobs.get(key) or state.jobs.array_with(key) for key in self.keys))
         parents |= parents_of(job.spec for job in jobs)  # parents that stay are checked again, too
         outcomes = outcomes_of(state, store, parents)
         return Update(
             at=at,
             uid=self.uid,
-            governs=self.governs,
+            is_operator=self.is_operator,
             keys=self.keys,
             fields=fields,
             outcomes=outcomes,
@@ -211,7 +211,7 @@ def hidden_among(parents: set[JobKey], hides: Hides | None) -> frozenset[JobKey]
 
 def outcomes_of(state: State, store: Store, parents: set[JobKey]) -> dict[JobKey, JobState]:
     """The final states of the parents that are not active any more."""
-    return store.outcomes(key for key in parents if not state.is_active(key))
+    return store.outcomes(key for key in parents if not state.jobs.is_active(key))
 
 
 def parents_of(specs: Iterable[Spec]) -> set[JobKey]:
@@ -266,7 +266,7 @@ def resolved_keys(state: State, uid: int, texts: tuple[str, ...]) -> tuple[JobKe
 
 def set_groups(state: State, specs: list[Spec], of_sweep: Sequence[bool] = ()) -> list[Spec]:
     """Put jobs of a sweep or with --max-concurrent into one group. Its id is the first job's number."""
-    group = state.next_number
+    group = state.jobs.next_number
     return [
         msgspec.structs.replace(spec, group=group)
         if (spec.max_concurrent and not spec.array) or is_of_sweep
@@ -313,7 +313,7 @@ class RedoCommand(SubmitCommand):
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         jobs = self._jobs(state, store)
-        new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
+        new = {job.key: state.jobs.next_number + index for index, job in enumerate(jobs)}
         specs = [self._cap_priority(_redone_spec(store, job, new)) for job in jobs]
         specs[0] = self._apply_change(state, jobs[0], specs[0])
         self._keep(specs)

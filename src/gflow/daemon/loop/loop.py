@@ -25,7 +25,7 @@ from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Moment
-from gflow.core.state.state import PART, State, next_alarm, next_look
+from gflow.core.state.state import PART, State, next_boot_deadline, next_wall_deadline
 from gflow.daemon.loop import bulk_actions, bulk_submission, timers
 from gflow.daemon.loop.commands import AuditCommand, Command, EventCommand, MetaCommand, SubmitCommand
 from gflow.daemon.loop.counters import Meters
@@ -187,7 +187,7 @@ class Loop:
 
     async def wait_for_end(self, key: JobKey) -> Job | None:
         """Wait until the job is final and return it; None if there is no such job."""
-        if not self.state.is_active(key):
+        if not self.state.jobs.is_active(key):
             if self._never_starts(key):
                 return await self.wait_for_end(job_key(number_of(key)))
             return self.store.job(key)
@@ -351,7 +351,7 @@ class Loop:
             self.store.commit(turn.changes)
             self.meters.turns["commit"].observe(time.perf_counter() - began)
         point("turn.after-commit")
-        self.state.ended.clear()
+        self.state.jobs.ended.clear()
 
     def answer(self, turn: Turn) -> None:
         """Answer the commands of the turn, and wake all tasks that wait for changes."""
@@ -427,7 +427,7 @@ class Loop:
         """Try a commit; if it works, accept changes again and process the backlog."""
         try:
             self._reload_state()
-            self.store.commit(Changes(meta={"next_number": self.state.next_number}))
+            self.store.commit(Changes(meta={"next_number": self.state.jobs.next_number}))
             self.recover()
         except StoreError:
             asyncio.get_running_loop().call_later(RETRY_S, self._retry_commit)
@@ -444,9 +444,9 @@ class Loop:
 
     def arm(self) -> None:
         """Set the timers to the next alarm and the next begin time."""
-        due = next_alarm(self.state)
+        due = next_boot_deadline(self.state)
         self._limits.set(None if due is None else timers.of_kernel(due))
-        self._begins.set(next_look(self.state))
+        self._begins.set(next_wall_deadline(self.state))
 
     def _tick(self) -> None:
         self.post(lambda at: Tick(at=at))

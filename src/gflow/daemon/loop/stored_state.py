@@ -53,11 +53,11 @@ def gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str
 def keep_counts(changes: Changes, state: State) -> None:
     """Add the engine's counters to the commit. They get no audit entry: no user caused them."""
     if changes.new or changes.bulk:
-        changes.meta["next_number"] = state.next_number
-    if state.shares.changed:
-        changes.meta[SHARES] = state.shares.record()
-    if state.foretold.is_changed:
-        changes.meta[FORETOLD] = state.foretold.text()
+        changes.meta["next_number"] = state.jobs.next_number
+    if state.accounting.fair_share.changed:
+        changes.meta[SHARES] = state.accounting.fair_share.record()
+    if state.eta_calibration.is_changed:
+        changes.meta[FORETOLD] = state.eta_calibration.text()
 
 
 def reload(old: State, store: Store) -> State:
@@ -89,10 +89,10 @@ def reload(old: State, store: Store) -> State:
     )
     state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.machine.leaving, state.machine.reclaimed = old.machine.leaving, old.machine.reclaimed
-    state.machine.most_runs, state.alarms.resume_at = old.machine.most_runs, old.alarms.resume_at
+    state.machine.most_runs, state.deadlines.resume_at = old.machine.most_runs, old.deadlines.resume_at
     state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
-    state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
-    state.stuck = {key: detail for key, detail in old.stuck.items() if key in state.jobs}
+    state.running.unused = {key: idle for key, idle in old.running.unused.items() if key in state.jobs}
+    state.running.stuck = {key: detail for key, detail in old.running.stuck.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # progress that was reported since the last commit
         if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
@@ -111,7 +111,7 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 
     readers: dict[str, Callable[[str], None]] = {
         DRAINED: set_drained,
-        QUOTAS: lambda text: state.ledger.say(msgspec.json.decode(text, type=Quotas)),
+        QUOTAS: lambda text: state.accounting.quota_usage.say(msgspec.json.decode(text, type=Quotas)),
         RESERVATIONS: state.reserved.recall,
         "gpu_faults": set_faults,
     }
@@ -127,7 +127,7 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 
 def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
     """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
-    for name, read in ((SHARES, state.shares.recall), (FORETOLD, state.foretold.recall)):
+    for name, read in ((SHARES, state.accounting.fair_share.recall), (FORETOLD, state.eta_calibration.recall)):
         try:
             if name in meta:
                 read(str(meta[name]))

@@ -68,12 +68,12 @@ async def record_eta_samples(loop: Loop, forecasts: Forecasts) -> None:
     """Once a minute, record the forecast for the newest waiting job, to calibrate later forecasts."""
     while True:
         await asyncio.sleep(ETA_SAMPLE_S)
-        state, key, sample = loop.state, job_key(loop.state.next_number - 1), None
+        state, key, sample = loop.state, job_key(loop.state.jobs.next_number - 1), None
         job = state.jobs.get(key)
-        if job is not None and job in state.ready and state.foretold.wants(key):
+        if job is not None and job in state.ready and state.eta_calibration.wants(key):
             question = await forecasts.forecast_for(OWN_TURN, job)
             sample = None if question is None else question.case()
-        if sample is not None or state.foretold.record.open:
+        if sample is not None or state.eta_calibration.record.open:
             loop.post(_sample_event(key, sample))
 
 

@@ -165,7 +165,7 @@ class DryCancelAnswer(msgspec.Struct, kw_only=True):
 
 def job_view(job: Job, why: Blocker | None = None) -> JobView:
     """The view of a job. `why`: the blocker of a waiting job."""
-    spec, remote = job.spec, job.abroad
+    spec, remote = job.spec, job.remote
     return JobView(
         id=job.number if job.task is None else job.label,
         array_id=None if job.task is None and not job.is_array else job.number,

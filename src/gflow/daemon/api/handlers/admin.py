@@ -78,10 +78,10 @@ async def set_limit(request: Request) -> Response:
     change = Change(fields={"max_concurrent": limit}, references=References())
     is_operator = may_change_others_jobs(request)
     if len(keys) > PART:
-        bulk = BulkAction(Update, uid, origin, governs=is_operator, fields=change.fields)
+        bulk = BulkAction(Update, uid, origin, is_operator=is_operator, fields=change.fields)
         await while_connected(request, context.loop.apply_action(bulk, keys))
     else:
-        await context.loop.run_command(UpdateCommand(uid, keys, change, origin, governs=is_operator))
+        await context.loop.run_command(UpdateCommand(uid, keys, change, origin, is_operator=is_operator))
     data = LimitAnswer(jobs=[key_label(key) for key in keys], max_concurrent=limit or None)
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

@@ -49,7 +49,7 @@ class Trial:
 
     def __init__(self, context: Context, command: SubmitCommand) -> None:
         self.context, self._command = context, command
-        self.number = context.loop.state.next_number
+        self.number = context.loop.state.jobs.next_number
         self.jobs = self.tasks = 0
         self.has_scripts = False
         self._submission = StagedSubmission(command)

@@ -46,7 +46,7 @@ async def _remote_usage(request: Request, job: Job) -> UsageAnswer:
     """Current usage of a job on a cluster. Probes its nodes, which takes a second or two."""
     if job.is_array:
         raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
-    if job.state is not JobState.RUNNING or job.abroad is None or not job.abroad.id:
+    if job.state is not JobState.RUNNING or job.remote is None or not job.remote.id:
         raise Refused(
             f"job {job.label} is not running: its usage on {job.target} is known only while it runs",
             hint=f"gjob show {job.label}",
@@ -54,7 +54,7 @@ async def _remote_usage(request: Request, job: Job) -> UsageAnswer:
     context, (uid, _) = context_of(request), caller(request)
     target = slurm_of(context.target, job.target)
     nodes = await while_connected(
-        request, context.threads.run(uid, _probe_nodes, target, job.label, job.abroad.id)
+        request, context.threads.run(uid, _probe_nodes, target, job.label, job.remote.id)
     )
     return UsageAnswer(
         job=key_label(job.key),

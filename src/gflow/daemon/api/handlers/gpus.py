@@ -52,7 +52,7 @@ def holders_of(state: State, viewer: Viewer) -> dict[int, list[Job]]:
 
 def _with_kept_gpus(job: Job) -> Job:
     """The job, with the GPUs that stay booked for it while it is withdrawn from a cluster."""
-    kept = job.abroad.kept if job.abroad is not None else None
+    kept = job.remote.kept if job.remote is not None else None
     return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
 
 
@@ -65,7 +65,7 @@ def blocked_of(state: State, viewer: Viewer | None = None) -> dict[int, Block]:
         for index, why in found
         if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
-    unkillable = [job for key in state.stuck if (job := state.running.get(key)) is not None]
+    unkillable = [job for key in state.running.stuck if (job := state.running.get(key)) is not None]
     redact = viewer.redact_text if viewer else str
     return {
         index: Block(UNKILLABLE, redact(f"job {job.label}")) for job in unkillable for index in job.gpu_ids

@@ -114,7 +114,7 @@ async def explain_wait(request: Request) -> Response:
         question = await while_connected(request, context.forecasts.forecast_for(uid, job))
     waits = job.state in WAITING
     found = outlook(context.loop.state, job, at, question) if waits else None
-    if found is not None and job.abroad is not None:
+    if found is not None and job.remote is not None:
         found = await add_cluster_forecast(context, job, found)
     if found is not None:
         blockers = [why for why in map(viewer.redact_blocker, found.blockers) if why is not None]

@@ -63,7 +63,7 @@ async def cancel(request: Request) -> Response:
     if len(over) < len(keys):
         await _apply(
             request,
-            BulkAction(Cancel, uid, origin, governs=may_change_others_jobs(request), now=wanted.now),
+            BulkAction(Cancel, uid, origin, is_operator=may_change_others_jobs(request), now=wanted.now),
             keys,
         )
     return await answer_jobs(
@@ -88,7 +88,7 @@ async def _final_states(context: Context, keys: list[JobKey]) -> dict[JobKey, Jo
     over: dict[JobKey, JobState] = {}
     async for some in in_slices(keys, TOGETHER):
         state = context.loop.state
-        over |= {key: existing_job(context, key).state for key in some if not state.is_active(key)}
+        over |= {key: existing_job(context, key).state for key in some if not state.jobs.is_active(key)}
     return over
 
 
@@ -194,7 +194,7 @@ async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = await _active_keys(context, request, wanted.jobs)
-    await _apply(request, BulkAction(Hold, uid, origin, governs=may_change_others_jobs(request)), keys)
+    await _apply(request, BulkAction(Hold, uid, origin, is_operator=may_change_others_jobs(request)), keys)
     return await _answer_changed(request, keys, "held")
 
 
@@ -208,7 +208,7 @@ async def release(request: Request) -> Response:
         async for some in in_slices(keys):
             jobs = context.loop.state.jobs
             not_held.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
-    bulk = BulkAction(Release, uid, origin, governs=may_change_others_jobs(request), begin_at=begin_at)
+    bulk = BulkAction(Release, uid, origin, is_operator=may_change_others_jobs(request), begin_at=begin_at)
     await _apply(request, bulk, keys)
     return await _answer_changed(request, keys, "released", not_held)
 
@@ -231,7 +231,7 @@ async def update(request: Request) -> Response:
         await _apply(request, bulk, keys)
     else:
         command = UpdateCommand(
-            uid, tuple(keys), change, origin, governs=is_operator, hides=hides, rights=rights
+            uid, tuple(keys), change, origin, is_operator=is_operator, hides=hides, rights=rights
         )
         await context.loop.run_command(command)
     return await _answer_changed(request, keys, "updated")
@@ -271,7 +271,7 @@ def _bulk_update(
         Update,
         uid,
         origin,
-        governs=is_operator,
+        is_operator=is_operator,
         blobs=change.blobs,
         fields=fields,
         extend_s=change.extend_s,

@@ -66,7 +66,7 @@ async def set_quota(request: Request) -> Response:
         return SetQuota(at=at, uid=uid, scope=wanted.scope, name=name, limits=given)
 
     await context.loop.ask(event, origin)
-    now = context.loop.state.ledger.quotas.of(wanted.scope, name) if given else Limits()
+    now = context.loop.state.accounting.quota_usage.quotas.of(wanted.scope, name) if given else Limits()
     data = quota_view(wanted.scope, name, now)
     return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
 
@@ -158,12 +158,15 @@ def quota_lines(state: State) -> list[QuotaLine]:
     """
     lines = []
     for scope in (USER, PROJECT):
-        named, default = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
+        named, default = (
+            state.accounting.quota_usage.quotas.named(scope),
+            state.accounting.quota_usage.quotas.named(scope).get(""),
+        )
         names = set(named)
         if default is not None:
-            names |= state.ledger.named(scope).keys()
+            names |= state.accounting.quota_usage.named(scope).keys()
         for name in sorted(names):
-            usage = state.ledger.of(scope, name)
-            limits = state.ledger.quotas.of(scope, name) if name else default or Limits()
+            usage = state.accounting.quota_usage.of(scope, name)
+            limits = state.accounting.quota_usage.quotas.of(scope, name) if name else default or Limits()
             lines.append(quota_row(scope, name, limits, usage))
     return lines

@@ -57,13 +57,13 @@ async def show_status(request: Request) -> Response:
     context, viewer = context_of(request), viewer_of(request)
     context.loop.look_at_store()
     state = context.loop.state
-    running = sum(state.group_running.values())
+    running = sum(state.accounting.group_running.values())
     stray_runs = (
         context.strays() if viewer.sees_names else {}
     )  # their owners are unknown, so they cannot be redacted
     strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
     # The record of an array whose tasks have all started neither runs nor waits.
-    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
+    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.jobs.tasks)
     data = StatusAnswer(
         version=__version__,
         pid=os.getpid(),
