@@ -75,7 +75,7 @@ class Asking(Replay):
         start, case = question.start(), question.case()
         if start is None or case is None:
             return None
-        self.state.eta_calibration.tell(job.key, case)
+        self.state.eta_calibration.add_sample(job.key, case)
         return Told(start, _limits_alone(case), plain(self.state, job, now) if case.is_bounded else inf)
 
 

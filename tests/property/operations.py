@@ -550,9 +550,9 @@ def progress(world: World, dice: Dice) -> None:
     )
     attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
     report = JobProgress(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
-    world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=report))
+    world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, progress=report))
     job = world.state.jobs.get(key)
-    heard = job is not None and job.headway is report
+    heard = job is not None and job.progress_report is report
     assert heard == (key in world.ledger.runs and attempt == world.ledger.attempts[key]), (
         "heard of a stranger"
     )

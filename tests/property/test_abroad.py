@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from gflow.core.effects import Effect, Recall, Start, Stop
+from gflow.core.effects import Effect, Start, Stop, Withdraw
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
@@ -102,9 +102,9 @@ class RemoteState:
             assert run not in self.started, f"{label(effect.key)} attempt {effect.attempt} starts twice"
             self.started.add(run)
             self.alive.add(run)
-        elif isinstance(effect, Recall) and self.state.jobs[effect.key].spec.races_here:
+        elif isinstance(effect, Withdraw) and self.state.jobs[effect.key].spec.races_here:
             self.recalled += 1
-        elif isinstance(effect, (Stop, Recall)):
+        elif isinstance(effect, (Stop, Withdraw)):
             assert self.state.jobs[effect.key].attempt == effect.attempt
 
     def restart(self) -> None:
@@ -162,7 +162,7 @@ class RemoteState:
             news.append(
                 RemoteStatus(key=key, attempt=attempt, running=running, reason=reason, id="7", nodes="n1")
             )
-        self.apply(Seen(at=self.clock.now(), sightings=tuple(news)))
+        self.apply(Seen(at=self.clock.now(), statuses=tuple(news)))
 
     def end(self) -> None:
         key, attempt = self.some_run()

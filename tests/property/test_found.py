@@ -213,7 +213,7 @@ def test_usage_of_departed_users_is_forgotten(story):
 
 def test_who_may_pass_since_somebody_makes_way_starts_at_once():
     """What was promised changed after the round, and nobody looked again before the next event."""
-    story = Story(policy=Policy(order="arrival", patience=0.0, lengths="limits", promises=1))
+    story = Story(policy=Policy(order="arrival", patience=0.0, lengths="limits", max_start_reservations=1))
     story.submit(spec(gpus=4, time_limit_s=1000, preemptible=True), spec(gpus=1, time_limit_s=100))
     story.submit(spec(gpus=2, preemptible=True), spec(gpus=1, preemptible=True))
     assert story.running() == ["1", "2"], "the third is promised what the fourth would need"

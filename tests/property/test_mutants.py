@@ -79,9 +79,9 @@ def impatient(monkeypatch):
 
 def paused_by_the_wall_clock(monkeypatch):
     """Whoever sets the clock moves retries."""
-    original = Job.pause
+    original = Job.set_retry_delay
     monkeypatch.setattr(
-        Job, "pause", lambda self, delay_s, at: original(self, delay_s, at._replace(boot=at.wall))
+        Job, "set_retry_delay", lambda self, delay_s, at: original(self, delay_s, at._replace(boot=at.wall))
     )
     return ("pauses wrongly", "wrong about its begin time", "in `later`")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from gflow.core.forecast.calibration import FORETOLD
+from gflow.core.forecast.calibration import ETA_CALIBRATION
 from gflow.core.invariants import check
 from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import JobState
 from gflow.core.policy import DRAINED, Policy
-from gflow.core.state.fair_share import SHARES
+from gflow.core.state.fair_share import FAIR_SHARE
 from gflow.core.state.state import State
 from gflow.daemon.loop.stored_state import reload
 from gflow.errors import StoreError
@@ -61,7 +61,7 @@ def test_a_database_of_every_schema_opens_with_all_its_jobs(dump: Path, tmp_path
         assert running.name == "long" and running.gpu_ids == (0, 1, 2, 3)
         assert {job.state for job in everything} >= {JobState.FINISHED, JobState.FAILED, JobState.QUEUED}
         assert store.blob(running.spec.environ).startswith(b"PATH=")
-        if SHARES in store.load().meta:
+        if FAIR_SHARE in store.load().meta:
             assert state.accounting.fair_share.uses[0].seconds > 0.5, "what was used is forgotten"
         store.commit(Changes(meta={"next_number": state.jobs.next_number}))
     with closing(SqliteStore(path, PRIVATE)) as store:
@@ -98,7 +98,7 @@ def test_unreadable_migration_leaves_file_unchanged(tmp_path: Path) -> None:
         assert len(state_of(store).jobs) > 3
 
 
-@pytest.mark.parametrize("name", [SHARES, FORETOLD])
+@pytest.mark.parametrize("name", [FAIR_SHARE, ETA_CALIBRATION])
 def test_counts_that_cannot_be_read_begin_anew_with_a_warning(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

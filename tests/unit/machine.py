@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gflow.core.effects import Accepted, AddAuditEntry, Effect, Forget, Keep, Ran, Recall, Save, Start, Stop
+from gflow.core.effects import Accepted, AddAuditEntry, Effect, Forget, Keep, Ran, Save, Start, Stop, Withdraw
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
@@ -66,7 +66,7 @@ def written(effect: Effect) -> str:
         case Stop(key, attempt, now, grace_s):
             how = " now" if now else f" in {grace_s} s" if grace_s else ""
             return f"stop {label(key)} #{attempt}{how}"
-        case Recall(key, attempt):
+        case Withdraw(key, attempt):
             return f"recall {label(key)} #{attempt}"
         case Forget(key, attempt):
             return f"forget {label(key)} #{attempt}"

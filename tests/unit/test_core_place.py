@@ -5,7 +5,7 @@ import pytest
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.resources import Shape
-from gflow.core.scheduling.placement import available, choose, gib, impossible, placement
+from gflow.core.scheduling.placement import available, choose, gib, placement, why_impossible
 from gflow.core.state.state import State
 from gflow.testing import progress
 
@@ -110,7 +110,7 @@ def test_restricted_gpus_are_not_given_out():
     state.machine.restrict(frozenset({2, 3}))
     assert choose(state, shape(1)) == (3,)
     assert choose(state, shape(1, shared=True, gpu_gib=1)) == (2,)
-    assert impossible(state, shape(4)) is None, "what is restricted is waited for"
+    assert why_impossible(state, shape(4)) is None, "what is restricted is waited for"
 
 
 def test_the_last_shared_job_gives_the_gpu_back_whole():
@@ -159,15 +159,15 @@ def test_a_capped_job_is_not_placed():
     ids=range(13),
 )
 def test_what_this_machine_could_never_run(wanted, sentence):
-    assert impossible(state_with(gpus=MIXED), wanted) == sentence
+    assert why_impossible(state_with(gpus=MIXED), wanted) == sentence
     busy = state_with(running(1, 0, 1, 2, 3, cpus=8, memory_mib=64 * GIB), gpus=MIXED)
-    assert impossible(busy, wanted) == sentence, "busy is not impossible"
+    assert why_impossible(busy, wanted) == sentence, "busy is not impossible"
 
 
 @pytest.mark.parametrize(("count", "what"), [(1, "1 GPU"), (2, "2 GPUs")])
 def test_a_machine_without_gpus_says_so(count, what):
     sentence = f"the job asks for {what}, and this machine has none that gflow can see"
-    assert impossible(state_with(), shape(count)) == sentence
+    assert why_impossible(state_with(), shape(count)) == sentence
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> N
 
     async def main() -> None:
         ear = ProgressSocket(
-            settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).headway.step)
+            settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).progress.step)
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             for step in range(1, 6):

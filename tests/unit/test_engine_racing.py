@@ -27,7 +27,7 @@ def busy() -> Machine:
 
 def begins_there(machine: Machine, job: int = 2, attempt: int = 1) -> None:
     machine.hears(
-        Seen, sightings=(RemoteStatus(key=key_of(job), attempt=attempt, running=True, id="7", nodes="n1"),)
+        Seen, statuses=(RemoteStatus(key=key_of(job), attempt=attempt, running=True, id="7", nodes="n1"),)
     )
 
 

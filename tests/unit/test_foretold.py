@@ -34,7 +34,7 @@ TEN_HOURS = 10 * HOUR
 def waited(told: EtaCalibration, part: float, count: int, start: float = 0.0) -> None:
     """So many jobs, each told of a worst wait of ten hours, that waited for this part of it."""
     for key in range(count):
-        told.tell(key, EtaSample(start, TEN_HOURS, True))
+        told.add_sample(key, EtaSample(start, TEN_HOURS, True))
         told.started(key, start + part * TEN_HOURS)
 
 
@@ -59,7 +59,7 @@ def test_those_who_still_wait_make_it_longer() -> None:
     waited(told, 0.2, 50)
     before = latest(told)
     for key in range(50):
-        told.tell(1000 + key, EtaSample(0.0, TEN_HOURS, True))
+        told.add_sample(1000 + key, EtaSample(0.0, TEN_HOURS, True))
     assert latest(told, 9 * HOUR) > 9 * HOUR > before
     told.keep_only([])
     assert latest(told, 9 * HOUR) == before
@@ -69,10 +69,10 @@ def test_only_the_latest_count_whether_they_started_or_not() -> None:
     """Else those who wait for ever would be all that is left."""
     told = EtaCalibration()
     for key in range(50):
-        told.tell(key, EtaSample(float(key), TEN_HOURS, True))
-    told.tell(77, EtaSample(0.0, HOUR, False))
+        told.add_sample(key, EtaSample(float(key), TEN_HOURS, True))
+    told.add_sample(77, EtaSample(0.0, HOUR, False))
     for key in range(1000, 1000 + MOST_CASES):
-        told.tell(key, EtaSample(float(key), TEN_HOURS, True))
+        told.add_sample(key, EtaSample(float(key), TEN_HOURS, True))
         if key % 2:
             told.started(key, key + HOUR)
     assert set(told.record.open) == {77, *range(1000, 1000 + MOST_CASES, 2)}
@@ -84,7 +84,7 @@ def test_only_the_latest_count_whether_they_started_or_not() -> None:
 def test_what_was_told_is_kept() -> None:
     told, other = EtaCalibration(), EtaCalibration()
     waited(told, 0.3, 20)
-    told.tell(77 << 20, EtaSample(5.0, HOUR, False))
+    told.add_sample(77 << 20, EtaSample(5.0, HOUR, False))
     other.recall(told.text())
     assert other.record == told.record
     assert other.is_learnt(True)
@@ -132,7 +132,7 @@ def hits(stream: Stream, seed: int, count: int = 1000) -> list[tuple[bool, bool]
         wait = stream(place, random) * worst
         middle, late = (wait_of(part, worst, True) for part in told.parts(True, now))
         found.append((wait <= late, wait <= middle))
-        told.tell(place, EtaSample(now, worst, True))
+        told.add_sample(place, EtaSample(now, worst, True))
         heapq.heappush(running, (now + wait, place))
     return found
 

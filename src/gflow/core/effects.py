@@ -89,7 +89,7 @@ class Abandoned(Effect, frozen=True):
     jobs: dict[JobKey, Job]
 
 
-class Settled(Effect, frozen=True, gc=False):
+class SubmissionArrived(Effect, frozen=True, gc=False):
     """All jobs of this submission have arrived in the queue."""
 
     first: int
@@ -121,7 +121,7 @@ class Stop(Effect, frozen=True, gc=False):
     grace_s: int = 0
 
 
-class Recall(Effect, frozen=True, gc=False):
+class Withdraw(Effect, frozen=True, gc=False):
     """Withdraw the job from its target if it has not begun there. It then ends with `RECALLED`."""
 
     key: JobKey

@@ -153,7 +153,7 @@ class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(Event, frozen=True, kw_only=True):
     """Changed statuses of remote jobs."""
 
-    sightings: tuple[RemoteStatus, ...]
+    statuses: tuple[RemoteStatus, ...]
 
 
 class Tick(Event, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ class Progressed(Event, frozen=True, kw_only=True):
 
     key: JobKey
     attempt: int
-    headway: JobProgress
+    progress: JobProgress
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ UNKILLABLE = "Unkillable"
 # The default target: this machine.
 LOCAL = "local"
 # Prefix of a shape of this machine, in a race.
-HERE = "local:"
+LOCAL_PREFIX = "local:"
 # How long a job with --overflow waits here by default, in seconds.
 DEFAULT_OVERFLOW_AFTER_S = 600
 
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
     wall: float
     boot: float
 
-    def shown(self, boot: float) -> float:
+    def to_wall(self, boot: float) -> float:
         """Convert a time on the boot clock to the wall clock, assuming that the wall clock is not set."""
         return self.wall + (boot - self.boot)
 
@@ -154,7 +154,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     @property
     def races_here(self) -> bool:
         """Whether one of the shapes in its race is for this machine."""
-        return any(shape.startswith(HERE) for shape in self.race)
+        return any(shape.startswith(LOCAL_PREFIX) for shape in self.race)
 
     @property
     def patience_s(self) -> int:
@@ -282,7 +282,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     # Set from the hand-over to another target until the job has ended there or was withdrawn.
     remote: RemoteState | None = msgspec.field(default=None, name="abroad")
     # Latest progress report. Saved only together with another change of the job.
-    headway: JobProgress | None = None
+    progress_report: JobProgress | None = msgspec.field(default=None, name="headway")
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
         """Add the usage of an attempt or a task: the sum of CPU times, the maximum of peaks."""
@@ -324,7 +324,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
             return self.ran_s
         return None if self.started_boot is None else max(0.0, boot - self.started_boot)
 
-    def pause(self, delay_s: float, at: Moment) -> None:
+    def set_retry_delay(self, delay_s: float, at: Moment) -> None:
         """Set the retry delay, in seconds; 0: none."""
         self.retry_boot, self.retry_at = (at.boot + delay_s, at.wall + delay_s) if delay_s else (0.0, 0.0)
 

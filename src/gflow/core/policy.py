@@ -34,7 +34,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # below 0: no start reservations.
     patience: float = 8.0
     # Start reservations at a time, for jobs with GPUs and again for jobs without: those that waited longest.
-    promises: int = 2
+    max_start_reservations: int = 2
     # Whether jobs that do not delay a start reservation may be backfilled.
     backfill: bool = True
     # Source of runtime estimates: `history`, or time `limits` only.

@@ -132,7 +132,7 @@ class Daemon:
     def _on_remote_status(self, name: str, changes: list[RemoteStatus]) -> None:
         for one in changes:
             self.targets.of(Run(one.key, one.attempt), name)
-        self.loop.post(lambda at: Seen(at=at, sightings=tuple(changes)))
+        self.loop.post(lambda at: Seen(at=at, statuses=tuple(changes)))
 
     def _on_remote_end(self, name: str, ended: Ended) -> None:
         self.targets.of(ended.run, name)

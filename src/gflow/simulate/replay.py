@@ -119,7 +119,7 @@ def _in_order(patience: float, *, backfill: bool = True) -> Policy:
         lengths="limits",
         patience=patience,
         backfill=backfill,
-        promises=1,
+        max_start_reservations=1,
     )
 
 

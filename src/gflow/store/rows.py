@@ -76,7 +76,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.simulated,
         job.ready_at,
         _encode(job.remote).decode() if job.remote else None,
-        _encode(job.headway).decode() if job.headway else None,
+        _encode(job.progress_report).decode() if job.progress_report else None,
         job.ran_s,
         job.retry_boot,
     )
@@ -160,7 +160,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         simulated=bool(simulated),
         ready_at=ready_at,
         remote=_decode_remote(abroad) if abroad else None,
-        headway=_decode_report(headway) if headway else None,
+        progress_report=_decode_report(headway) if headway else None,
     )
 
 

@@ -180,10 +180,10 @@ def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
 
 
 def _progress(job: Job, now: Moment) -> list[tuple[str, str]]:
-    if job.headway is None:
+    if job.progress_report is None:
         return []
     left = left_s(job, now)
-    text = spell_progress(job.headway) + (f", about {clock(left)} left" if left is not None else "")
+    text = spell_progress(job.progress_report) + (f", about {clock(left)} left" if left is not None else "")
     return [("Progress", text)]
 
 

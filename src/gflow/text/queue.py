@@ -81,7 +81,7 @@ def _nodes_or_reason(job: Job, why: Blocker | None, now: Moment) -> str:
 
 
 def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
-    report = job.headway
+    report = job.progress_report
     if report is None:
         return "-"
     return f"step {report.step}" if report.percent is None else f"{report.percent}%"
@@ -89,7 +89,7 @@ def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
 
 def left_s(job: Job, now: Moment) -> float | None:
     """Seconds to the end of a running job, by its last progress report; None: unknown or not running."""
-    report = job.headway
+    report = job.progress_report
     if report is None or report.left_s is None or job.state is not JobState.RUNNING:
         return None
     if job.started_at is not None and report.at < job.started_at:  # reported by an earlier attempt
@@ -103,12 +103,20 @@ def _eta(job: Job, why: Blocker | None, now: Moment) -> str:
 
 
 def _loss(job: Job, why: Blocker | None, now: Moment) -> str:
-    return "-" if job.headway is None or job.headway.loss is None else f"{job.headway.loss:.4g}"
+    return (
+        "-"
+        if job.progress_report is None or job.progress_report.loss is None
+        else f"{job.progress_report.loss:.4g}"
+    )
 
 
 def _rate(job: Job, why: Blocker | None, now: Moment) -> str:
-    known = job.headway is not None and job.headway.samples_per_s and job.state is JobState.RUNNING
-    return f"{job.headway.samples_per_s:.3g}/s" if known and job.headway else "-"
+    known = (
+        job.progress_report is not None
+        and job.progress_report.samples_per_s
+        and job.state is JobState.RUNNING
+    )
+    return f"{job.progress_report.samples_per_s:.3g}/s" if known and job.progress_report else "-"
 
 
 def _gpu_ids(job: Job) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.core.model import HERE
+from gflow.core.model import LOCAL_PREFIX
 from gflow.errors import UsageError
 from gflow.options.node_shape import parse_shape
 
@@ -19,7 +19,7 @@ def resolve_race(fields: dict[str, Any]) -> None:
     The shape of this machine (`local:`) also sets `gpus`.
     """
     race: tuple[str, ...] = fields.get("race", ())
-    here = [shape for shape in race if shape.startswith(HERE)]
+    here = [shape for shape in race if shape.startswith(LOCAL_PREFIX)]
     named = {shape.rpartition(":")[0] for shape in race if ":" in shape and shape not in here}
     if not here and not named:
         return
@@ -32,7 +32,7 @@ def resolve_race(fields: dict[str, Any]) -> None:
     fields["race"] = (*here, *there)
     fields["on"] = min(named, default=USUAL)
     if here:
-        _, gpus = parse_shape(here[0].removeprefix(HERE))
+        _, gpus = parse_shape(here[0].removeprefix(LOCAL_PREFIX))
         if fields.get("gpus", gpus) != gpus:
             raise UsageError(f"--gpus {fields['gpus']} and {here[0]} are contradictory", hint=HINT)
         fields["gpus"] = gpus

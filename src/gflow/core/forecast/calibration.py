@@ -18,7 +18,7 @@ import msgspec
 from gflow.core.ids import JobKey
 
 # The key of the record in the database's meta table.
-FORETOLD = "foretold"
+ETA_CALIBRATION = "foretold"
 # The quantile of the latest start. The forecast claims 0.8: the margin covers changes from month to month.
 PART = 0.86
 # Samples that are kept of each sort (with limits, without); and the weight of the prior in samples, which
@@ -76,7 +76,7 @@ class EtaCalibration:
         """Whether this job has no sample yet."""
         return key not in self.record.open
 
-    def tell(self, key: JobKey, sample: EtaSample) -> None:
+    def add_sample(self, key: JobKey, sample: EtaSample) -> None:
         """Record a sample for a job that begins to wait."""
         self.record.open[key] = sample
         self._forget(sample.is_bounded)

@@ -10,7 +10,7 @@ from gflow.core.ids import label
 from gflow.core.model import UNKILLABLE, Job, Moment
 from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
-from gflow.core.scheduling.placement import available, gib, impossible
+from gflow.core.scheduling.placement import available, gib, why_impossible
 from gflow.core.state.machine import suits
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.state import State
@@ -121,7 +121,7 @@ def named(state: State, owners: Iterable[str]) -> str:
 
 def explain_shape(state: State, shape: Shape) -> Blocker:
     """What a ready job of this shape lacks now."""
-    never = impossible(state, shape)
+    never = why_impossible(state, shape)
     if never:
         return Blocker("Resources", never)
     if shape.gpus:

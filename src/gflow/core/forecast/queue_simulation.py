@@ -177,7 +177,7 @@ class QueueSimulation:
                     break
                 if (reservation := self._reserve(one)) is not None:
                     found.append(reservation)
-                    if len(found) == self._policy.promises:
+                    if len(found) == self._policy.max_start_reservations:
                         return found
         return found
 

@@ -46,16 +46,16 @@ def outlook(state: State, job: Job, at: Moment, question: Question | None = None
     start = question.start()
     return WaitReport(
         blockers,
-        start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
+        start and Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start))),
         list(_alternatives(state, job, at)),
-        overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
-        promised_at=None if (due := reserved_start_of(state, job, at)) is None else at.shown(due),
+        overflows_at=None if job.overflows_at is None else at.to_wall(job.overflows_at),
+        promised_at=None if (due := reserved_start_of(state, job, at)) is None else at.to_wall(due),
     )
 
 
 def may_begin_at(job: Job, at: Moment) -> float:
     """The wall time before which a job that waits for its time does not start, unless the clock is set."""
-    return max(job.spec.begin_at, at.shown(job.retry_boot) if job.retry_boot > at.boot else 0.0)
+    return max(job.spec.begin_at, at.to_wall(job.retry_boot) if job.retry_boot > at.boot else 0.0)
 
 
 # ---------------------------------------------------------------- blockers

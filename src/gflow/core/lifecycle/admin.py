@@ -6,9 +6,9 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Keep
 from gflow.core.events import Reserve, SetQuota, Unreserve
-from gflow.core.scheduling.eviction import in_the_way
+from gflow.core.scheduling.eviction import jobs_to_evict
 from gflow.core.scheduling.scheduler import run_round
-from gflow.core.state.reservations import Reservation, chosen
+from gflow.core.state.reservations import Reservation, choose_gpus
 from gflow.core.state.state import State
 from gflow.errors import Hint, NotFound, Refused
 
@@ -35,8 +35,8 @@ def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
     if event.end <= event.at.wall:
         raise Refused("that time is over already", hint=Hint("reserve_later", "give a later start or end"))
     span, known = (event.start, event.end), state.machine.gpus
-    occupied = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
-    gpus = chosen(state.reserved, known, event.gpus, event.count, span, occupied)
+    occupied = {gpu for gpu in known if jobs_to_evict(state, event.user, (gpu,), event.start, event.at)}
+    gpus = choose_gpus(state.reserved, known, event.gpus, event.count, span, occupied)
     number = max(state.reserved.all, default=0) + 1
     made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
     state.reserved.put(made, event.at.wall)

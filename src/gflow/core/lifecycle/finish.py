@@ -196,7 +196,7 @@ def _requeue(
     if why is RETRY:
         job.retries += 1
         delay_s = retry_delay_s(job)
-        job.pause(delay_s, at)
+        job.set_retry_delay(delay_s, at)
         ended += f"; next in {delay_s} s" if delay_s else ""
     ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids, ran_s or 0.0)
     job.gpu_ids = ()

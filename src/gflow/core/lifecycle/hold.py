@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.effects import AddAuditEntry, Effect, Recall, Save
+from gflow.core.effects import AddAuditEntry, Effect, Save, Withdraw
 from gflow.core.events import Hold, Release, UserAction
 from gflow.core.ids import JobKey, label
 from gflow.core.lifecycle.cancel import authorize_jobs, release_claims
@@ -57,7 +57,7 @@ def _hold_remote(job: Job, effects: list[Effect]) -> None:
     """Withdraw a remote job and hold it once it is back. If it has begun there meanwhile, it runs."""
     assert job.remote is not None
     job.remote = msgspec.structs.replace(job.remote, hold=True)
-    effects += (Save(job), AddAuditEntry(job.key, "held"), Recall(job.key, job.attempt))
+    effects += (Save(job), AddAuditEntry(job.key, "held"), Withdraw(job.key, job.attempt))
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
@@ -76,7 +76,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
         if event.begin_at is not None:
             state.leave_queue(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
-            job.pause(0, event.at)
+            job.set_retry_delay(0, event.at)
         elif job.state is not JobState.HOLD:
             continue
         if job.state is JobState.HOLD:

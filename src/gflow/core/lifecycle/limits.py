@@ -123,10 +123,10 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
     job = state.jobs.get(event.key)
     if job is None or job.state is not JobState.RUNNING or job.is_array or job.attempt != event.attempt:
         return
-    before, job.headway = job.headway, event.headway
-    now = event.headway.percent
+    before, job.progress_report = job.progress_report, event.progress
+    now = event.progress.percent
     if now is not None and now // 10 > _percent(before) // 10:
-        effects.append(AddAuditEntry(job.key, "progress", spell_progress(event.headway)))
+        effects.append(AddAuditEntry(job.key, "progress", spell_progress(event.progress)))
 
 
 def _percent(progress: JobProgress | None) -> int:

@@ -28,7 +28,7 @@ from gflow.core.state.state import State
 def seen(state: State, event: Seen, effects: list[Effect]) -> None:
     """Apply status reports of other targets. A report about an attempt that has ended here is ignored."""
     freed = False
-    for status in event.sightings:
+    for status in event.statuses:
         job = state.jobs.get(status.key)
         if job is None and status.running:
             job = find_remote_task(state, status.key, status.attempt, event.at, effects)

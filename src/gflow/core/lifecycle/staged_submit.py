@@ -21,8 +21,8 @@ from gflow.core.effects import (
     Effect,
     Reserved,
     Save,
-    Settled,
     Staged,
+    SubmissionArrived,
 )
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
 from gflow.core.ids import JobKey, job_key
@@ -40,7 +40,7 @@ from gflow.core.state.job_tables import RECENT
 from gflow.core.state.queue_index import Group
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import State
-from gflow.core.state.submissions import Judgements, Opened
+from gflow.core.state.submissions import Opened, WaitCache
 from gflow.core.transitions import CANCELLED, QUEUED
 from gflow.errors import Refused
 
@@ -68,7 +68,7 @@ def _reserve(state: State, opened: Opened, sign: int) -> None:
 def stage(state: State, event: Stage, effects: list[Effect]) -> None:
     """Make the next jobs of an open submission. A refusal makes the caller abandon all of it."""
     opened = _open(state, event.first)
-    found: Judgements = {}
+    found: WaitCache = {}
     waits = check_submission_part(
         state, opened.uid, event.specs, event.outcomes, event.hidden, opened.waits, found
     )
@@ -195,4 +195,4 @@ def _count_arrival(state: State, opened: Opened, effects: list[Effect]) -> None:
     if not opened.left:
         _leave_waits(state, opened)
         del state.open[opened.first]
-        effects.append(Settled(opened.first))
+        effects.append(SubmissionArrived(opened.first))

@@ -17,12 +17,12 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import LOCAL, ArrayProgress, Job, JobState, Spec, links_of
 from gflow.core.reasons import HELD, NO_REASON
 from gflow.core.resources import shape_of
-from gflow.core.scheduling.placement import impossible
+from gflow.core.scheduling.placement import why_impossible
 from gflow.core.scheduling.scheduler import start_among
 from gflow.core.state.dependencies import Wait
 from gflow.core.state.quotas import PROJECT, USER, Scope
 from gflow.core.state.state import State
-from gflow.core.state.submissions import Judgements
+from gflow.core.state.submissions import WaitCache
 from gflow.core.task_set import parse_tasks
 from gflow.core.transitions import HOLD, QUEUED
 from gflow.errors import Hint, NotFound, Refused
@@ -159,7 +159,7 @@ def check_possible(state: State, spec: Spec) -> None:
     Resources that are only busy or restricted do not count: the job waits for them.
     """
     is_elsewhere = (spec.on and not spec.races_here) or spec.overflow
-    if not is_elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, shape_of(spec))):
+    if not is_elsewhere and not spec.allow_unsatisfiable and (why := why_impossible(state, shape_of(spec))):
         raise Refused(
             why,
             hint=Hint(
@@ -193,8 +193,8 @@ def check_submission_part(
     specs: Sequence[Spec],
     outcomes: dict[JobKey, JobState],
     hidden: frozenset[JobKey],
-    known: Judgements,
-    found: Judgements,
+    known: WaitCache,
+    found: WaitCache,
 ) -> list[Wait | None]:
     """Check a part of a submission whose number of jobs has been checked already.
 

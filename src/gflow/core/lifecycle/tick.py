@@ -46,7 +46,7 @@ def record_eta_sample(state: State, event: Foresee, effects: list[Effect]) -> No
     )
     job = state.jobs.get(event.key)
     if event.case is not None and job is not None and job in state.ready:
-        calibration.tell(job.key, event.case)
+        calibration.add_sample(job.key, event.case)
 
 
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:

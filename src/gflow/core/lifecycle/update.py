@@ -212,7 +212,7 @@ def _apply(state: State, plan: Plan, event: Update) -> None:
     job.spec = plan.spec
     state.accounting.quota_usage.add(job)
     if "begin_at" in event.fields:  # an explicit begin time replaces the retry delay
-        job.pause(0, event.at)
+        job.set_retry_delay(0, event.at)
     if wait is not None:
         state.dependencies.add(job, wait)
     if job.state is JobState.QUEUED:

@@ -130,7 +130,7 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     kinds = sorted(ages, key=_kind_order) if len(ages) > 1 else list(ages)
     has_one = frozenset([reservation.key for reservation in found])
     # Jobs with GPUs and jobs without have separate budgets: otherwise the latter could starve.
-    left = {True: state.policy.promises, False: state.policy.promises}
+    left = {True: state.policy.max_start_reservations, False: state.policy.max_start_reservations}
     due: list[StartReservation] = []
     for kind in kinds:
         made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], has_one, at.boot)

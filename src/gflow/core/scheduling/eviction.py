@@ -31,7 +31,7 @@ def holders(state: State, user: str, gpus: tuple[int, ...]) -> list[Job]:
     return [job for job in jobs if job.user != user]
 
 
-def in_the_way(state: State, user: str, gpus: tuple[int, ...], start: float, at: Moment) -> list[Job]:
+def jobs_to_evict(state: State, user: str, gpus: tuple[int, ...], start: float, at: Moment) -> list[Job]:
     """Running jobs of other users that may still hold these GPUs at `start` (wall clock)."""
     return [
         job

@@ -97,7 +97,7 @@ def fits_beside(state: State, index: int, memory_mib: int) -> bool:
     return others + memory_mib <= state.machine.gpus[index].memory_mib * SLACK
 
 
-def impossible(state: State, shape: Shape) -> str | None:
+def why_impossible(state: State, shape: Shape) -> str | None:
     """Why this machine could never run such a job, however long it waits; None if it could."""
     if shape.cpus > state.machine.cpus:
         return f"the job asks for {shape.cpus} CPUs, and this machine has {state.machine.cpus}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.effects import AddAuditEntry, Effect, Recall, Save, Start
+from gflow.core.effects import AddAuditEntry, Effect, Save, Start, Withdraw
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import LOCAL, Job, Moment, RemoteState
 from gflow.core.reasons import NO_REASON
@@ -176,7 +176,7 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
         job.remote = RemoteState()
         job.reason = NO_REASON
         job.exit_code = job.signal = None
-        job.pause(0, at)
+        job.set_retry_delay(0, at)
         note = AddAuditEntry(job.key, "handed over", f"attempt {job.attempt} to {job.target}")
         effects += (Save(job), note, Start(job.key, job.attempt))
 
@@ -187,7 +187,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     if key in state.remote.jobs:
         _charge_reservations(state, job, gpu_ids)
         state.keep_gpus(job, gpu_ids)
-        effects += (Save(job), Recall(key, job.attempt))
+        effects += (Save(job), Withdraw(key, job.attempt))
         return
     has_reservation = bool(state.start_reservations.entries) and _charge_reservations(state, job, gpu_ids)
     batch = state.ready.group_of(job).batch
@@ -208,7 +208,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     job.started_at, job.started_boot = at
     job.exit_code = job.signal = None
     if job.retry_boot:
-        job.pause(0, at)
+        job.set_retry_delay(0, at)
     state.book(job, batch)
     key, attempt = job.key, job.attempt
     detail = f"attempt {attempt} on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else f"attempt {attempt}"

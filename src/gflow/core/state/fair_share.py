@@ -16,7 +16,7 @@ from math import exp, log
 import msgspec
 
 # The key of the record in the database's meta table.
-SHARES = "shares"
+FAIR_SHARE = "shares"
 HOUR_S = 3600.0
 # Lower bounds of the bands, as a ratio: a user's use to the mean of the other users'.
 FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5

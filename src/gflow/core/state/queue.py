@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
-from gflow.core.resources import INFINITE, Shape, named, shape_of
+from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import ABOUT_BAND
 from gflow.core.state.queue_index import (
     MOST_STALE,
@@ -295,7 +295,7 @@ class Walk:
 def group_key(job: Job) -> GroupKey:
     spec = job.spec
     span = int(job.submitted_at // SPAN_S)
-    key: GroupKey = named(
+    key: GroupKey = make_tuple(
         GroupKey,
         (
             spec.priority,

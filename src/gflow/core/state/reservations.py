@@ -100,7 +100,7 @@ class ReservationTable:
         return (one for one in self.live if one.start < end and start < one.end)
 
 
-def chosen(
+def choose_gpus(
     table: ReservationTable,
     known: Iterable[int],
     wanted: tuple[int, ...],

@@ -8,7 +8,7 @@ from gflow.core.model import Job, Spec
 from gflow.core.state.dependencies import Wait
 
 # By the identities of the two tuples of parents; the spec keeps these alive.
-Judgements = dict[tuple[int, int], tuple[Spec, Wait | None]]
+WaitCache = dict[tuple[int, int], tuple[Spec, Wait | None]]
 
 
 class Opened:
@@ -30,7 +30,7 @@ class Opened:
         # How many jobs have not arrived in the queue yet, and how many have been scanned in order.
         self.left, self.cursor = event.count, 0
         # Jobs of one request share their tuples of parents, and so one `Wait`.
-        self.waits: Judgements = {}
+        self.waits: WaitCache = {}
 
     def wait_of(self, spec: Spec) -> Wait | None:
         found = self.waits.get((id(spec.depends_on), id(spec.depends_any))) if spec.parents else None

@@ -112,9 +112,11 @@ class Viewer:
         if reason.kind is ReasonKind.START_FAILED:  # the detail may name a path
             reason = Reason(ReasonKind.START_FAILED)
         # Progress tells when the GPUs become free, so it stays; training results are private.
-        report = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
+        report = job.progress_report and msgspec.structs.replace(
+            job.progress_report, loss=None, samples_per_s=0.0
+        )
         return msgspec.structs.replace(
-            job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, headway=report
+            job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, progress_report=report
         )
 
     def redact_entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:

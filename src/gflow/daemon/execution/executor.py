@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
+from gflow.core.effects import Effect, Forget, Start, Stop, Warn, Withdraw
 from gflow.core.model import LOCAL, Job
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
@@ -63,7 +63,7 @@ class Executor:
             Start: self._start,
             Stop: self._stop,
             Warn: self._warn,
-            Recall: self._withdraw,
+            Withdraw: self._withdraw,
         }
 
     def __call__(self, effects: list[Effect]) -> None:
@@ -159,7 +159,7 @@ class Executor:
             self._target.of(run, job.target)
         self._target.stop(run, now=effect.now, grace_s=effect.grace_s)
 
-    def _withdraw(self, effect: Recall) -> None:
+    def _withdraw(self, effect: Withdraw) -> None:
         self._target.withdraw(Run(effect.key, effect.attempt))
 
     def _warn(self, effect: Warn) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gflow.core.effects import Accepted, AddAuditEntry, Effect, Keep, Ran, Save, Settled, Staged
-from gflow.core.forecast.calibration import FORETOLD
+from gflow.core.effects import Accepted, AddAuditEntry, Effect, Keep, Ran, Save, Staged, SubmissionArrived
+from gflow.core.forecast.calibration import ETA_CALIBRATION
 from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import AuditEntry, Moment
 from gflow.core.policy import DRAINED, Drained
 from gflow.core.queries.audit_log import FEW, group_entries
-from gflow.core.state.fair_share import SHARES
+from gflow.core.state.fair_share import FAIR_SHARE
 from gflow.core.state.quotas import Quotas
 from gflow.core.state.state import State, restore
 from gflow.daemon.loop import timers
@@ -35,7 +35,7 @@ def gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str
             changes.attempts.append(effect)
         elif isinstance(effect, Staged):
             changes.staged.append(effect.job)
-        elif isinstance(effect, Settled):
+        elif isinstance(effect, SubmissionArrived):
             changes.bulk[effect.first] = None
         elif isinstance(effect, Accepted):
             changes.new.update(effect.keys)
@@ -55,9 +55,9 @@ def keep_counts(changes: Changes, state: State) -> None:
     if changes.new or changes.bulk:
         changes.meta["next_number"] = state.jobs.next_number
     if state.accounting.fair_share.changed:
-        changes.meta[SHARES] = state.accounting.fair_share.record()
+        changes.meta[FAIR_SHARE] = state.accounting.fair_share.record()
     if state.eta_calibration.is_changed:
-        changes.meta[FORETOLD] = state.eta_calibration.text()
+        changes.meta[ETA_CALIBRATION] = state.eta_calibration.text()
 
 
 def reload(old: State, store: Store) -> State:
@@ -95,8 +95,8 @@ def reload(old: State, store: Store) -> State:
     state.running.stuck = {key: detail for key, detail in old.running.stuck.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # progress that was reported since the last commit
-        if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
-            state.jobs[key].headway = job.headway
+        if job.progress_report is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
+            state.jobs[key].progress_report = job.progress_report
     return state
 
 
@@ -127,7 +127,7 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 
 def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
     """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
-    for name, read in ((SHARES, state.accounting.fair_share.recall), (FORETOLD, state.eta_calibration.recall)):
+    for name, read in ((FAIR_SHARE, state.accounting.fair_share.recall), (ETA_CALIBRATION, state.eta_calibration.recall)):
         try:
             if name in meta:
                 read(str(meta[name]))

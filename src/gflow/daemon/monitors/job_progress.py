@@ -137,7 +137,7 @@ class ProgressSocket:
             return
         self._post(
             lambda at: Progressed(
-                at=at, key=job.key, attempt=report.attempt, headway=_job_progress(report, at)
+                at=at, key=job.key, attempt=report.attempt, progress=_job_progress(report, at)
             )
         )
 

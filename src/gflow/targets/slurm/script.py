@@ -7,7 +7,7 @@ import shlex
 from typing import NamedTuple
 
 from gflow.core.ids import label
-from gflow.core.model import HERE, Job, Spec
+from gflow.core.model import LOCAL_PREFIX, Job, Spec
 from gflow.options.node_shape import parse_shape
 from gflow.targets.slurm.settings import Cluster
 
@@ -33,7 +33,7 @@ class ScriptInputs(NamedTuple):
 
 def shapes_of(spec: Spec) -> list[tuple[int, int]]:
     """Nodes and GPUs per node of every candidate: one, or several in a race."""
-    there = [parse_shape(shape) for shape in spec.race if not shape.startswith(HERE)]
+    there = [parse_shape(shape) for shape in spec.race if not shape.startswith(LOCAL_PREFIX)]
     return there or [(spec.nodes, spec.gpus)]
 
 

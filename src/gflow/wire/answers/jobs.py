@@ -176,7 +176,7 @@ def job_view(job: Job, why: Blocker | None = None) -> JobView:
         stopping=job.stopping is not None,
         exit_code=job.exit_code, signal=job.signal, attempt=job.attempt,
         tasks=None if job.progress is None else _tasks(job.progress),
-        progress=None if job.headway is None else progress_view(job.headway),
+        progress=None if job.progress_report is None else progress_view(job.progress_report),
         gpus=spec.gpus, gpu_ids=job.gpu_ids, simulated=job.simulated, priority=spec.priority,
         submitted_at=rfc3339(job.submitted_at),
         started_at=rfc3339(job.started_at),

@@ -13,7 +13,7 @@ from gflow.core.lifecycle.submit import check_number, check_owner, check_quotas,
 from gflow.core.model import Spec
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import PART, State
-from gflow.core.state.submissions import Judgements
+from gflow.core.state.submissions import WaitCache
 from gflow.daemon.api.expansion import Expansion
 from gflow.daemon.api.request import context_of
 from gflow.daemon.api.response import TimedTurnResponse, json_frame, json_items, wants_text
@@ -53,7 +53,7 @@ class Trial:
         self.jobs = self.tasks = 0
         self.has_scripts = False
         self._submission = StagedSubmission(command)
-        self._checked: Judgements = {}
+        self._checked: WaitCache = {}
         self._refusal: GflowError | None = None
         # One spec of each kind that may need a note.
         self._kinds: dict[tuple[object, ...], Spec] = {}

@@ -115,7 +115,7 @@ def _add_idle_times(view: GpuView, context: Context, jobs: list[Job]) -> None:
     now = timers.now()
     left_at = context.loop.state.machine.freed_at.get(view.index)
     ends = [
-        now.shown(job.started_boot + job.spec.time_limit_s)
+        now.to_wall(job.started_boot + job.spec.time_limit_s)
         for job in jobs
         if job.started_boot is not None and job.spec.time_limit_s
     ]

@@ -64,7 +64,7 @@ async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]
     """Expected start times of waiting jobs, wall clock."""
     context, (uid, _) = context_of(request), caller(request)
     found = await while_connected(request, context.forecasts.starts(uid))
-    return {key: now.shown(start) for key, start in found.items()}
+    return {key: now.to_wall(start) for key, start in found.items()}
 
 
 def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from gflow.core.events import Reserve, SetQuota, Unreserve
 from gflow.core.model import Moment
-from gflow.core.scheduling.eviction import in_the_way
+from gflow.core.scheduling.eviction import jobs_to_evict
 from gflow.core.state.quotas import PROJECT, USER, Limits
 from gflow.core.state.reservations import Reservation
 from gflow.core.state.state import State
@@ -110,7 +110,7 @@ async def reserve(request: Request) -> Response:
     state, at = context.loop.state, timers.now()
     made = state.reserved.all[max(state.reserved.all)]
     view = reservation_view(made, at.wall, made.user)
-    stops = [job.label for job in in_the_way(state, made.user, made.gpus, made.start, at)]
+    stops = [job.label for job in jobs_to_evict(state, made.user, made.gpus, made.start, at)]
     return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
 
 
