@@ -95,7 +95,7 @@ def plain(state: State, job: Job, wall: float) -> float:
     copy = snapshot.copy_of(own, job.key)
     assert copy is not None
     ahead = sorted(ahead_of(snapshot, (job.key, copy)), key=lambda one: one[0].order)
-    line = [[group.shape.gpus, count, group.limit] for group, count in ahead]
+    line = [[group.shape.gpus, count, group.limit_s] for group, count in ahead]
     while True:
         for one in line:
             while one[1] and one[0] <= free:

@@ -1,19 +1,22 @@
 """Queue simulation: when each waiting job starts, if no more jobs are submitted.
 
 Only GPUs are simulated (or CPU slots, for jobs without GPUs). Order, start reservations and backfill follow
-the scheduler. There are two scenarios: jobs run as long as `EXPECTED`, or as long as `AT_WORST`.
+the scheduler: the rules are those of `core.scheduling.backfill`, and the loops over jobs are repeated here in
+numbers alone (docs/adr/0010). `tests/property/test_queue_simulation.py` compares both. There are two
+scenarios: jobs run as long as `EXPECTED`, or as long as `AT_WORST`.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
 from gflow.core.forecast.queue_snapshot import GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.ids import JobKey
-from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET, assumed_length, caution_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, are_mostly_idle, assumed_length, caution_for
 
 # How many groups a simulation examines at most, which bounds its cost.
 MAX_EXAMINED = 100_000
@@ -48,9 +51,17 @@ class SimulatedReservation:
         self.spare = spare
         self._caution = caution_for(job.size / total)
 
-    def is_in_time(self, job: Waiting, now: float) -> bool:
-        """Whether backfill assumes that the job ends by `start_at`, however long it runs in this scenario."""
-        return now + assumed_length(self._caution, job.limit_s, job.estimated_s) <= self.start_at
+    def allows(self, job: Waiting, now: float, quiet: bool) -> bool:
+        """See `StartReservation.allows`. It does not matter how long the job runs in this scenario."""
+        if job.size <= self.spare:
+            return True
+        length = job.reliable_s if quiet else assumed_length(self._caution, job.limit_s, job.estimated_s)
+        return now + length <= self.start_at
+
+    def take(self, job: Waiting, now: float) -> None:
+        """See `StartReservation.take`."""
+        if now + assumed_length(self._caution, job.limit_s, job.estimated_s) > self.start_at:
+            self.spare -= job.size
 
 
 class QueueSimulation:
@@ -64,7 +75,9 @@ class QueueSimulation:
     ) -> None:
         pool, now = snapshot.pool(with_gpus), snapshot.now
         self._policy = snapshot.policy
-        self._total, self._free = pool.usable, pool.free
+        self._size, self._free = pool.size, pool.free
+        # GPUs of the machine; and how many are idle, if jobs without GPUs are simulated: as many stay idle.
+        self._gpus, self._idle = snapshot.pool(True).size, None if with_gpus else snapshot.pool(True).free
         self.now = now
         self._examined = 0
         self.starts: dict[JobKey, float] = {}
@@ -79,8 +92,8 @@ class QueueSimulation:
         self.is_bounded = all(job.time_limit_s for job in snapshot.running) and all(
             one.time_limit_s for one in waiting
         )
-        # The waiting jobs of each group, groups in order of start. The next job of a group is last in its
-        # list.
+        # The waiting jobs of each group, groups in the order of their next jobs. The next job of a group is
+        # last in its list.
         self._groups: list[list[Waiting]] = []
         # Precedence (highest first) -> jobs; the one that has waited longest is last.
         self._oldest: dict[int, list[Waiting]] = {}
@@ -93,8 +106,7 @@ class QueueSimulation:
         groups: dict[GroupCopy, list[Waiting]] = {}
         for one in sorted(waiting, key=lambda one: one.place, reverse=True):
             groups.setdefault(one.group, []).append(one)
-        # In the order of their next jobs.
-        self._groups = sorted(groups.values(), key=lambda jobs: jobs[-1].place)
+        self._groups = sorted(groups.values(), key=_next_place)
         for one in sorted(waiting, key=lambda one: (one.precedence, one.since, one.key), reverse=True):
             self._oldest.setdefault(one.precedence, []).append(one)
 
@@ -120,7 +132,6 @@ class QueueSimulation:
         self._reservations = self._reservations_due()
         while self._start_all():
             pass
-        self._groups = [jobs for jobs in self._groups if jobs]
         if not self._ends or self._ends[0][0] == inf or not self._groups:
             return False
         self.now = max(self.now, self._ends[0][0])
@@ -129,46 +140,66 @@ class QueueSimulation:
         return True
 
     def _start_all(self) -> bool:
-        """One pass in order; True: a job with a reservation started, so that another pass is needed."""
-        for jobs in self._groups:
-            if not self._free:
-                break
-            self._examined += 1
-            while jobs and jobs[-1].size <= self._free and self._may_backfill(jobs[-1]):
-                if self._start(jobs.pop()):
-                    return True
+        """One pass in order; True: the reservations changed, so that another pass is needed."""
+        groups, index = self._groups, 0
+        while self._free and (index := self._first_startable(index)) < len(groups):
+            jobs = groups.pop(index)
+            job = jobs.pop()
+            if jobs:
+                insort(groups, jobs, lo=index, key=_next_place)
+            if self._start(job):
+                return True
         return False
 
-    def _may_backfill(self, job: Waiting) -> bool:
+    def _first_startable(self, index: int) -> int:
+        """The first group from this index on whose next job may start; the number of groups: none."""
+        free, groups, quiet = self._free, self._groups, self._is_quiet()
+        for place in range(index, len(groups)):
+            job = groups[place][-1]
+            if job.size <= free and self._may_backfill(job, quiet):
+                break
+        else:
+            place = len(groups)
+        self._examined += place - index + 1
+        return place
+
+    def _may_backfill(self, job: Waiting, quiet: bool) -> bool:
+        """See `core.scheduling.backfill.may_backfill`."""
+        backfill = self._policy.backfill
         for reservation in self._reservations:
             if reservation.job is job:
                 return True
-            if job.precedence > reservation.job.precedence:
-                continue
-            in_time = self._policy.backfill and reservation.is_in_time(job, self.now)
-            if not in_time and (not self._policy.backfill or job.size > reservation.spare):
+            if job.precedence <= reservation.job.precedence and not (
+                backfill and reservation.allows(job, self.now, quiet)
+            ):
                 return False
         return True
 
     def _start(self, job: Waiting) -> bool:
-        """Start a job; whether it had a reservation, which may have blocked others."""
+        """Start a job; whether reservations changed that may have blocked others. See `scheduler`."""
+        before, was_quiet = self._reservations, self._is_quiet()
         self.starts[job.key] = self.now
         self._free -= job.size
         heapq.heappush(self._ends, (self.now + self.lengths.of(job) * job.count, job.size))
-        for reservation in self._reservations:
-            if not reservation.is_in_time(job, self.now):
-                reservation.spare -= job.size
-        had_reservation = any(reservation.job is job for reservation in self._reservations)
-        if had_reservation or not self._reservations:
-            self._reservations = self._reservations_due()
-        return had_reservation
+        had_reservation = False
+        for reservation in before:
+            reservation.take(job, self.now)
+            had_reservation = had_reservation or reservation.job is job
+        if before and not had_reservation and not (was_quiet and not self._is_quiet()):
+            return False
+        self._reservations = self._reservations_due()
+        return bool(before)
+
+    def _is_quiet(self) -> bool:
+        idle = self._free if self._idle is None else self._idle
+        return are_mostly_idle(idle, self._gpus, self._policy.patience)
 
     def _reservations_due(self) -> list[SimulatedReservation]:
         """Start reservations of the oldest jobs; see `core.scheduling.backfill.reservations_due`."""
         found: list[SimulatedReservation] = []
         if self._policy.patience < 0:
             return found
-        is_quiet = self._policy.patience > 0 and self._free >= QUIET * self._total
+        is_quiet = self._is_quiet()
         for jobs in self._oldest.values():
             while jobs and jobs[-1].key in self.starts:
                 jobs.pop()
@@ -190,7 +221,7 @@ class QueueSimulation:
                 free, at = free + size, end
         if free < job.size or at == inf:
             return None
-        return SimulatedReservation(job, max(at, self.now), free - job.size, self._total)
+        return SimulatedReservation(job, max(at, self.now), free - job.size, self._size)
 
     def _heads(self, jobs: list[Waiting]) -> Iterator[Waiting]:
         """The head of each group, the one that has waited longest first."""
@@ -201,6 +232,11 @@ class QueueSimulation:
                 yield one
                 if len(groups) == MAX_CANDIDATES:
                     return
+
+
+def _next_place(jobs: list[Waiting]) -> tuple[int, float, JobKey]:
+    """Sort key of a group: the place of its next job in the order of start."""
+    return jobs[-1].place
 
 
 def _end(job: Running, now: float, lengths: Lengths) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.resources import Shape
+from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
 from gflow.core.state.queue_index import Group
 from gflow.core.state.state import State
@@ -41,6 +41,8 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     limit_s: float
     estimated_s: float
     patience_basis_s: float
+    # Whether the expected length rests on a limit or on earlier runs.
+    is_reliable: bool
 
     @classmethod
     def of(cls, group: Group, head: JobKey) -> GroupCopy:
@@ -56,6 +58,7 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
             group.limit_s,
             group.estimated_s,
             group.patience_basis_s,
+            bool(group.key.limit_s) or group.batch.is_known,
         )
 
     @property
@@ -166,7 +169,7 @@ class Waiting:
 
     __slots__ = (
         "count", "estimated_s", "expected", "group", "key", "limit_s", "patience_s", "place", "precedence",
-        "quiet_patience_s", "since", "size", "time_limit_s",
+        "quiet_patience_s", "reliable_s", "since", "size", "time_limit_s",
     )  # fmt: skip
 
     def __init__(
@@ -183,6 +186,7 @@ class Waiting:
         self.time_limit_s = group.time_limit_s
         self.expected = group.length
         self.limit_s, self.estimated_s = group.limit_s, group.estimated_s
+        self.reliable_s = group.length if group.is_reliable else INFINITE
         # After which wait it gets a start reservation, and after which if most of the machine is idle.
         self.patience_s, self.quiet_patience_s = patience
 
