@@ -37,7 +37,7 @@ from gflow.core.events import (
     Unclaim,
     Update,
 )
-from gflow.core.forecast.start_time import question_of
+from gflow.core.forecast.start_time import eta_query_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
 from gflow.core.reasons import parse
@@ -563,7 +563,7 @@ def foresee(world: World, dice: Dice) -> None:
     key, state, at = some_key(world, dice), world.state, world.clock.now()
     job, case = state.jobs.get(key), None
     if job is not None and job in state.ready:
-        question = question_of(state, job, at.boot)
+        question = eta_query_of(state, job, at.boot)
         start, case = question.start(), question.case()
         assert start is None or start.earliest <= start.expected <= start.latest, "a forecast without sense"
         assert case is None or case.worst_s >= 0, "a start in the past is foretold"

@@ -9,7 +9,7 @@ import pytest
 from gflow.core.effects import Ran
 from gflow.core.engine import step
 from gflow.core.events import Exited
-from gflow.core.forecast.wait_report import outlook
+from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import Job, Moment
 from gflow.core.queries.usage_report import Question, Statistics
 from gflow.core.state.runtime_estimates import length_of
@@ -140,9 +140,9 @@ def test_expected_start_keeps_its_distance_from_now(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
-    before = outlook(machine.state, machine[2], machine.now).start
+    before = wait_report(machine.state, machine[2], machine.now).start
     set_clock(machine, jump)
-    after = outlook(machine.state, machine[2], machine.now).start
+    after = wait_report(machine.state, machine[2], machine.now).start
     assert after.expected - before.expected == jump
     assert (after.expected, after.earliest) == (machine.now.wall + 600, machine.now.wall)
 
@@ -152,10 +152,10 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
-    promised = outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall
+    promised = wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall
     set_clock(machine, jump)
     assert machine.state.start_reservations.entries == []
-    assert outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
+    assert wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
 
 
 @JUMPS
@@ -165,7 +165,7 @@ def test_overflow_patience_ignores_wall_clock_changes(jump):
     machine.submit(gpus=1, overflow="slurm", overflow_after_s=100)
     set_clock(machine, jump)
     assert machine[2].target == "local"
-    assert outlook(machine.state, machine[2], machine.now).overflows_at == machine.now.wall + 100
+    assert wait_report(machine.state, machine[2], machine.now).overflows_at == machine.now.wall + 100
     machine.passes(100)
     assert machine[2].target == "slurm"
 
@@ -184,7 +184,7 @@ def test_a_pause_before_a_retry_is_as_long_as_it_was_to_be(jump):
         machine.now.boot + 3,
         None,
     )
-    assert outlook(machine.state, machine[1], machine.now).start.expected == machine.now.wall + 3
+    assert wait_report(machine.state, machine[1], machine.now).start.expected == machine.now.wall + 3
     machine.passes(2)
     assert machine.running() == []
     machine.passes(1)

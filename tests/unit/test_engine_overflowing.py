@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.forecast.wait_report import outlook
+from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import DEFAULT_SPEC, JobState
 from gflow.core.reasons import RECALLED
 from gflow.errors import UsageError
@@ -53,7 +53,7 @@ def test_what_is_expected_in_time_waits_and_starts_here():
     machine = busy(limit_s=60)
     machine.submit(**SOON)
     assert machine[2].target == "local"
-    assert outlook(machine.state, machine[2], machine.now).overflows_at == machine.now.wall + 100
+    assert wait_report(machine.state, machine[2], machine.now).overflows_at == machine.now.wall + 100
     machine.passes(50)
     machine.ends(1)
     assert (machine[2].target, machine[2].state) == ("local", JobState.RUNNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.events import RemoteStatus, Seen
-from gflow.core.forecast.wait_report import outlook
+from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import JobState
 from gflow.core.reasons import RECALLED
 from gflow.errors import Refused, UsageError
@@ -43,7 +43,7 @@ def test_else_both_have_it():
     assert "note 2 handed over: attempt 1 to slurm" in machine.did
     assert (machine[2].state, machine[2].target) == (JobState.QUEUED, "slurm")
     assert machine[2] in machine.state.ready
-    codes = [why.code for why in outlook(machine.state, machine[2], machine.now).blockers]
+    codes = [why.code for why in wait_report(machine.state, machine[2], machine.now).blockers]
     assert codes[0] == "Submitting" and "Resources" in codes
 
 

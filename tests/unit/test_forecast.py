@@ -12,8 +12,8 @@ from gflow.core.engine import step
 from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
 from gflow.core.forecast.calibration import EtaOutcome, EtaSample
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import Listing, question_of
-from gflow.core.forecast.wait_report import outlook
+from gflow.core.forecast.start_time import Listing, eta_query_of
+from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.state.quotas import USER, Limits
@@ -37,7 +37,7 @@ def stopped(entries: list[Entry], gpus: int = 4, policy: Policy | None = None, e
 
 def test_it_starts_when_enough_gpus_are_free() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, 1.5 * HOUR, 2), Entry(2.0, HOUR, 3)])
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert found.start is not None
     assert found.start.expected == pytest.approx(1.0 + 1.5 * HOUR)
     assert found.start.earliest == now, "with luck"
@@ -53,25 +53,25 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
 )
 def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
     assert "Other jobs may start before it until" in why_page(job, found, now)
     assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
-    assert outlook(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
+    assert wait_report(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
 
 
 def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     state.machine.see_gpus(())
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert (found.start, found.promised_at) == (None, None)
 
 
 def test_those_before_it_start_first() -> None:
     entries = [Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4), Entry(2.0, HOUR / 2, 4), Entry(3.0, 2 * HOUR, 4)]
     state, job, now = stopped(entries)
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert found.start is not None
     assert found.start.expected == pytest.approx(2.5 * HOUR)
     assert str(found.blockers[-1]) == "Priority: 2 jobs come before it"
@@ -79,7 +79,7 @@ def test_those_before_it_start_first() -> None:
 
 def test_fewer_gpus_would_start_now() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).instead == [{"gpus": 2}]
+    assert wait_report(state, job, Moment(now, now)).instead == [{"gpus": 2}]
 
 
 def test_a_shorter_job_would_start_before_a_promise() -> None:
@@ -87,7 +87,7 @@ def test_a_shorter_job_would_start_before_a_promise() -> None:
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
     )
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert found.instead == [{"time_limit_s": 59 * 60}]
     assert "Promise: job 2 has waited longer and is promised its start" in map(str, found.blockers)
 
@@ -96,7 +96,7 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4, "ann"), Entry(1.0, HOUR, 1, "ann")])
     limits = Limits(max_running_jobs=1)
     step(state, SetQuota(at=Moment(now, now), uid=0, scope=USER, name="ann", limits=limits))
-    found = outlook(state, job, Moment(now, now))
+    found = wait_report(state, job, Moment(now, now))
     assert str(found.blockers[0]) == "Quota: ann runs 1 of 1 jobs"
     assert found.instead == []
 
@@ -107,7 +107,7 @@ def test_a_promise_before_it_is_minded() -> None:
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
     )
-    found = outlook(state, job, Moment(now, now)).start
+    found = wait_report(state, job, Moment(now, now)).start
     assert found is not None
     assert found.expected == pytest.approx(2 * HOUR)
 
@@ -116,7 +116,7 @@ def test_what_runs_for_long_goes_on_for_long() -> None:
     """Nobody knows how long the first takes; after ten hours nobody says that it ends within minutes."""
     entries = [Entry(0.0, 90 * HOUR, 4), Entry(9.9 * HOUR, HOUR, 4)]
     state, job, now = stopped(entries, exact=False)
-    found = outlook(state, job, Moment(now, now)).start
+    found = wait_report(state, job, Moment(now, now)).start
     assert found is not None
     assert found.expected == pytest.approx(now + 9.9 * HOUR)
 
@@ -129,7 +129,7 @@ def test_those_far_back_wait_for_the_work_before_them() -> None:
     for entry in entries:
         step(replay.state, replay._submission(entry, 10.0))
     state = replay.state
-    found = question_of(state, state.jobs[len(entries) << 20], 10.0).start()
+    found = eta_query_of(state, state.jobs[len(entries) << 20], 10.0).start()
     assert found is not None
     assert found.expected == pytest.approx(10.0 + 1201 * HOUR)
 
@@ -137,7 +137,7 @@ def test_those_far_back_wait_for_the_work_before_them() -> None:
 def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    case, at = question_of(state, job, now).case(), Moment(now, now)
+    case, at = eta_query_of(state, job, now).case(), Moment(now, now)
     assert case == EtaSample(now, pytest.approx(HOUR - 1), True)
     step(state, Foresee(at=at, key=job.key, case=case))
     assert state.eta_calibration.record.open == {job.key: case}
@@ -162,7 +162,7 @@ def test_a_listing_tells_when_those_who_wait_will_start() -> None:
     starts = Listing(QueueSnapshot.of(state, now)).starts()
     assert starts == {3 << 20: 900.0, 4 << 20: 900.0, 2 << 20: pytest.approx(900.0 + HOUR)}
     for key in starts:
-        assert question_of(state, state.jobs[key], now).start().expected == pytest.approx(starts[key])
+        assert eta_query_of(state, state.jobs[key], now).start().expected == pytest.approx(starts[key])
 
 
 def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,4 +196,6 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(1.0 + 8.0 * 0.18 * 100 * HOUR)
+    assert wait_report(state, job, Moment(now, now)).promised_at == pytest.approx(
+        1.0 + 8.0 * 0.18 * 100 * HOUR
+    )

@@ -24,7 +24,7 @@ from gflow.core.forecast.calibration import (
     wait_of,
 )
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import SLACK_S, Listing, question_of
+from gflow.core.forecast.start_time import SLACK_S, Listing, eta_query_of
 from gflow.simulate.trace import Entry
 from tests.unit.test_forecast import HOUR, stopped
 
@@ -164,7 +164,7 @@ def test_quantiles_hold_their_part(cases: list[Weighed]) -> None:
 
 def test_before_anything_is_learnt_what_is_played_is_within() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    found = question_of(state, job, now).start()
+    found = eta_query_of(state, job, now).start()
     assert found is not None
     assert found.expected == pytest.approx(HOUR)
     assert found.latest == pytest.approx(HOUR + SLACK_S)
@@ -176,7 +176,7 @@ def test_once_something_is_learnt_that_is_what_is_told() -> None:
     entries = [Entry(0.0, first, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, job, now = stopped(entries)
     waited(state.eta_calibration, 0.4, MOST_CASES)
-    found = question_of(state, job, now).start()
+    found = eta_query_of(state, job, now).start()
     assert found is not None
     assert found.expected - now == pytest.approx(0.4 * first, abs=60)
     assert found.latest - now == pytest.approx(0.4 * first + SLACK_S, abs=60)
@@ -190,7 +190,7 @@ def test_without_limits_on_all_who_wait_nothing_is_bounded() -> None:
     first = Entry(0.0, HOUR, 4, limit=3600)
     for limit in (0, 7200):
         state, job, now = stopped([first, Entry(1.0, HOUR, 4, limit=limit)], exact=False)
-        case = question_of(state, job, now).case()
+        case = eta_query_of(state, job, now).case()
         assert case is not None
         assert case.is_bounded == (limit > 0)
 

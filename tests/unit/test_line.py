@@ -17,7 +17,7 @@ from gflow.core.forecast.queue_snapshot import (
     Waiting,
     waiting_jobs,
 )
-from gflow.core.forecast.start_time import question_of
+from gflow.core.forecast.start_time import eta_query_of
 from gflow.core.ids import number_of
 from gflow.core.model import Job
 from gflow.core.policy import Policy
@@ -131,7 +131,7 @@ def test_a_forecast_of_a_long_line_counts_all_of_it() -> None:
     """Not only those who are looked at one by one."""
     state = waiting(5000)
     job = state.jobs[5001 << 20]
-    case = question_of(state, job, 6000.0).case()
+    case = eta_query_of(state, job, 6000.0).case()
     assert case is not None
     older = sum(
         len(group.members) * group.length * group.key.shape.gpus for group in state.ready.groups.values()

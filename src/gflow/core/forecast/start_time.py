@@ -30,7 +30,7 @@ class Start(msgspec.Struct, frozen=True):
     """The ETA of a job: it starts between `earliest` and `latest` with a probability of 0.8.
 
     The earliest start of a job that waits here is now. Times are on the boot clock here;
-    `wait_report.outlook` converts them to the wall clock.
+    `wait_report.wait_report` converts them to the wall clock.
     """
 
     expected: float
@@ -38,7 +38,7 @@ class Start(msgspec.Struct, frozen=True):
     latest: float
 
 
-class Question:
+class EtaQuery:
     """A query for the ETA of one waiting job, against a snapshot."""
 
     def __init__(self, snapshot: QueueSnapshot, job: Member) -> None:
@@ -50,7 +50,7 @@ class Question:
         # How many jobs come before it, and how long they take on the whole machine, in seconds.
         self._ahead, self._work = 0, 0.0
 
-    def think(self) -> None:
+    def compute(self) -> None:
         """Run the simulations, which takes long. Reads only the snapshot: any thread can do it."""
         if self.is_answered:
             return
@@ -76,7 +76,7 @@ class Question:
     @property
     def ahead(self) -> int:
         """How many jobs come before it."""
-        self.think()
+        self.compute()
         return self._ahead
 
     def start(self) -> Start | None:
@@ -95,7 +95,7 @@ class Question:
 
     def case(self) -> EtaSample | None:
         """A sample for the calibration: the worst-case wait as of now."""
-        self.think()
+        self.compute()
         assert self._at_worst is not None
         worst, now = self._start_in(self._at_worst), self._snapshot.now
         return None if worst is None else EtaSample(now, worst - now, self._at_worst.is_bounded)
@@ -108,16 +108,16 @@ class Question:
         return None if found == inf else found
 
 
-def question_about(state: State, job: Job, snapshot: QueueSnapshot) -> Question | None:
+def eta_query_for(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery | None:
     """A query for a job that waits for resources; None: it no longer does."""
     group = state.ready.where.get(job.key)
     copy = None if group is None else snapshot.copy_of(group, job.key)
-    return None if copy is None else Question(snapshot, (job.key, copy))
+    return None if copy is None else EtaQuery(snapshot, (job.key, copy))
 
 
-def question_of(state: State, job: Job, now: float) -> Question:
+def eta_query_of(state: State, job: Job, now: float) -> EtaQuery:
     """A query for a job that waits for resources, with a new snapshot."""
-    found = question_about(state, job, QueueSnapshot.of(state, now))
+    found = eta_query_for(state, job, QueueSnapshot.of(state, now))
     assert found is not None
     return found
 

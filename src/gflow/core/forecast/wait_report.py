@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for
-from gflow.core.forecast.start_time import Question, Start, question_of
+from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
 from gflow.core.ids import label
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.reasons import HELD
@@ -35,15 +35,15 @@ class WaitReport(msgspec.Struct, frozen=True):
     promised_at: float | None = None
 
 
-def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> WaitReport:
-    """The report of a waiting job; changes nothing. `question`: its ETA query, computed already."""
-    if question is None and job in state.ready:
-        question = question_of(state, job, at.boot)
-    blockers = list(_blockers(state, job, at, question))
-    if question is None or job.state is not JobState.QUEUED or job not in state.ready:
+def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = None) -> WaitReport:
+    """The report of a waiting job; changes nothing. `query`: its ETA query, computed already."""
+    if query is None and job in state.ready:
+        query = eta_query_of(state, job, at.boot)
+    blockers = list(_blockers(state, job, at, query))
+    if query is None or job.state is not JobState.QUEUED or job not in state.ready:
         begin = may_begin_at(job, at) if job.key in state.deadlines.later else 0.0
         return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
-    start = question.start()
+    start = query.start()
     return WaitReport(
         blockers,
         start and Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start))),
@@ -61,7 +61,7 @@ def may_begin_at(job: Job, at: Moment) -> float:
 # ---------------------------------------------------------------- blockers
 
 
-def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
+def _blockers(state: State, job: Job, at: Moment, query: EtaQuery | None) -> Iterator[Blocker]:
     if job.state is JobState.HOLD:
         yield Blocker(str(job.reason or HELD))
     if (wait := state.dependencies.waits.get(job.key)) is not None:
@@ -71,7 +71,7 @@ def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> 
         yield said
     if job.key not in state.remote.jobs or job in state.ready:  # it may start here
         yield from _local_blockers(state, job, at)
-        if question is not None and job in state.ready and (ahead := question.ahead):
+        if query is not None and job in state.ready and (ahead := query.ahead):
             yield Blocker("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
 
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import Listing, Question, question_about
+from gflow.core.forecast.start_time import EtaQuery, Listing, eta_query_for
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.daemon.loop import timers
@@ -30,7 +30,7 @@ class _Shared:
     def __init__(self, snapshot: QueueSnapshot, version: int) -> None:
         self.snapshot, self.version = snapshot, version
         self.starts: dict[JobKey, float] | None = None
-        self.questions: dict[JobKey, Question] = {}
+        self.queries: dict[JobKey, EtaQuery] = {}
 
 
 class Forecasts:
@@ -41,19 +41,19 @@ class Forecasts:
         self._copying, self._computing = asyncio.Lock(), asyncio.Lock()
         self._cached: _Shared | None = None
 
-    async def forecast_for(self, uid: int, job: Job) -> Question | None:
+    async def forecast_for(self, uid: int, job: Job) -> EtaQuery | None:
         """The computed forecast for a waiting job; None if it does not wait any more."""
         async with self._threads.turn(uid):
             shared = await self._current()
-            question = shared.questions.get(job.key)
-            if question is None:
-                question = question_about(self._loop.state, job, shared.snapshot)
-            if question is not None:
-                shared.questions[job.key] = question
+            query = shared.queries.get(job.key)
+            if query is None:
+                query = eta_query_for(self._loop.state, job, shared.snapshot)
+            if query is not None:
+                shared.queries[job.key] = query
                 async with self._computing:
-                    if not question.is_answered:
-                        await self._threads.run_now(question.think)
-            return question
+                    if not query.is_answered:
+                        await self._threads.run_now(query.compute)
+            return query
 
     async def starts(self, uid: int) -> dict[JobKey, float]:
         """The expected starts of all waiting jobs, in seconds of the boot clock."""

@@ -71,8 +71,8 @@ async def record_eta_samples(loop: Loop, forecasts: Forecasts) -> None:
         state, key, sample = loop.state, job_key(loop.state.jobs.next_number - 1), None
         job = state.jobs.get(key)
         if job is not None and job in state.ready and state.eta_calibration.wants(key):
-            question = await forecasts.forecast_for(OWN_TURN, job)
-            sample = None if question is None else question.case()
+            query = await forecasts.forecast_for(OWN_TURN, job)
+            sample = None if query is None else query.case()
         if sample is not None or state.eta_calibration.record.open:
             loop.post(_sample_event(key, sample))
 
@@ -112,7 +112,7 @@ class Maintenance:
         settings = self._settings
         reader = Reader(settings.database)
         try:
-            question = UsageQuestion(now=now, boot=timers.now().boot, is_simulated=bool(settings.gpus))
-            statistics(reader, question, settings.summaries)
+            query = UsageQuestion(now=now, boot=timers.now().boot, is_simulated=bool(settings.gpus))
+            statistics(reader, query, settings.summaries)
         finally:
             reader.close()

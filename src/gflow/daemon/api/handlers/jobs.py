@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.forecast.wait_report import WaitReport, outlook
+from gflow.core.forecast.wait_report import WaitReport, wait_report
 from gflow.core.ids import label
 from gflow.core.model import Job
 from gflow.core.task_set import parse_tasks
@@ -108,12 +108,12 @@ async def explain_wait(request: Request) -> Response:
     job = job_in_path(context, request)
     at, viewer = timers.now(), viewer_of(request)
     shown = viewer.redact_job(job)
-    question = None
+    query = None
     if job in context.loop.state.ready:
         uid, _ = caller(request)
-        question = await while_connected(request, context.forecasts.forecast_for(uid, job))
+        query = await while_connected(request, context.forecasts.forecast_for(uid, job))
     waits = job.state in WAITING
-    found = outlook(context.loop.state, job, at, question) if waits else None
+    found = wait_report(context.loop.state, job, at, query) if waits else None
     if found is not None and job.remote is not None:
         found = await add_cluster_forecast(context, job, found)
     if found is not None:
