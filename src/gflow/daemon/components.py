@@ -165,7 +165,9 @@ class Daemon:
         if strays := self.target.strays():
             log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
             numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
-            self.loop.state.jobs.next_number = max(self.loop.state.jobs.next_number, *(one + 1 for one in numbers))
+            self.loop.state.jobs.next_number = max(
+                self.loop.state.jobs.next_number, *(one + 1 for one in numbers)
+            )
             self.leases.look()
 
     def recover(self) -> None:

@@ -127,7 +127,10 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 
 def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
     """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
-    for name, read in ((FAIR_SHARE, state.accounting.fair_share.recall), (ETA_CALIBRATION, state.eta_calibration.recall)):
+    for name, read in (
+        (FAIR_SHARE, state.accounting.fair_share.recall),
+        (ETA_CALIBRATION, state.eta_calibration.recall),
+    ):
         try:
             if name in meta:
                 read(str(meta[name]))
