@@ -247,9 +247,6 @@ def machine_share(state: State, shape: Shape) -> float:
 
 def is_quiet(state: State) -> bool:
     """Whether most GPUs are idle: then a start reservation costs little."""
-    return are_mostly_idle(len(state.machine.idle), len(state.machine.gpus), state.policy.patience)
-
-
-def are_mostly_idle(idle: int, gpus: int, patience: float) -> bool:
-    """The same for so many idle GPUs of all."""
-    return gpus > 0 and float(idle) >= QUIET * float(gpus) and patience > 0
+    machine = state.machine
+    gpus = len(machine.gpus)
+    return gpus > 0 and float(len(machine.idle)) >= QUIET * float(gpus) and state.policy.patience > 0
