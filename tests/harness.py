@@ -20,9 +20,11 @@ from typing import Any, TypeVar
 
 from gflow.job_states import FINAL_NAMES
 from gflow.targets.local.cgroups import find_layers, remove_layers
+from tests import daemon_fork
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
+PROGRAM = [sys.executable, "-m", "gflow", "gflowd", "run"]
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "") -> T:
@@ -67,14 +69,14 @@ class Box:
             "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
         }
-        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon: subprocess.Popen[bytes] | daemon_fork.ForkedProcess | None = None
         self.flags: list[str] = ["--paranoid"]
         # Whom it belongs to, if not to us (see tests/people.py).
         self.person: pwd.struct_passwd | None = None
         self.prefix: list[str] = []
         # Done in the daemon's process before it becomes the daemon.
         self.preexec: Callable[[], None] | None = None
-        self.program: list[str] = [sys.executable, "-m", "gflow", "gflowd", "run"]
+        self.program: list[str] = PROGRAM
 
     # ------------------------------------------------------------ daemon
 
@@ -82,19 +84,22 @@ class Box:
         """Start a daemon in the foreground of nobody; returns when it serves."""
         if flags:
             self.flags = ["--paranoid", *flags]
-        log = (self.root / "daemon.log").open("ab")
-        self.daemon = subprocess.Popen(
-            [*self.prefix, *self.program, *self.flags],
-            env=self.env | (env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=self.preexec,
-        )
-        log.close()
+        with (self.root / "daemon.log").open("ab") as log:
+            self.daemon = self._start(self.env | (env or {}), log.fileno())
         if wait:
             wait_until(self.serves, what=f"the daemon to serve; its log says: {self.log()}")
         return self
+
+    def _start(self, env: dict[str, str], log: int) -> subprocess.Popen[bytes] | daemon_fork.ForkedProcess:
+        """Fork a daemon, or execute one if the test changes how the process begins."""
+        is_usual = self.program == PROGRAM and not self.prefix and self.preexec is None
+        # Variables that the dynamic loader, Python or `gflow.fault_points` reads once, as a process begins.
+        if is_usual and not any(name.startswith(("LD_", "PYTHON", "GFLOW_FAULT")) for name in env):
+            return daemon_fork.start([*self.program[3:], *self.flags], env, log)
+        words = [*self.prefix, *self.program, *self.flags]
+        return subprocess.Popen(
+            words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=self.preexec
+        )
 
     def serves(self) -> bool:
         assert self.daemon is not None
