@@ -15,7 +15,7 @@ ATTEMPT_ENDED = "job_execution_finished"
 
 
 class StateRow:
-    """What is declared about a job state.
+    """The declaration of a job state.
 
     name: the name in the database, in JSON and on the command line.
     short: the short name in listings, from squeue.

@@ -198,7 +198,7 @@ class Machine:
         fresh.machine.drained, fresh.machine.leaving = self.state.machine.drained, self.state.machine.leaving
         fresh.machine.reclaimed = self.state.machine.reclaimed
         fresh.machine.stalled, fresh.machine.most_runs = machine.stalled, machine.most_runs
-        fresh.reserved.recall(self.state.reserved.record())
+        fresh.reserved.load(self.state.reserved.record())
         fresh.start_reservations.at = self.now
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now)
         fresh.machine.see_gpus(self.state.machine.gpus.values())

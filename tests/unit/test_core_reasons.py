@@ -50,7 +50,7 @@ TEXTS = {
     "Leased": Reason(ReasonKind.LEASED),
     "Deferred": Reason(ReasonKind.DEFERRED),
     "Deferred: Too many open files": Reason(ReasonKind.DEFERRED, "Too many open files"),
-    "Recalled": Reason(ReasonKind.RECALLED),
+    "Recalled": Reason(ReasonKind.WITHDRAWN),
     "Priority: others are before it": Reason(ReasonKind.OTHER, "Priority: others are before it"),
     "JobHeldUser: it is held in Slurm": Reason(ReasonKind.OTHER, "JobHeldUser: it is held in Slurm"),
     "Other": Reason(ReasonKind.OTHER, "Other"),

@@ -6,7 +6,7 @@ import pytest
 
 from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import DEFAULT_SPEC, JobState
-from gflow.core.reasons import RECALLED
+from gflow.core.reasons import WITHDRAWN
 from gflow.errors import UsageError
 from gflow.options.rules import check_rules
 
@@ -104,7 +104,7 @@ def test_a_job_that_was_taken_back_gets_its_chance_here_again():
     machine.submit(**SOON)
     assert machine[2].target == "slurm"
     machine.hold(2)
-    machine.ends(2, None, problem=RECALLED)
+    machine.ends(2, None, problem=WITHDRAWN)
     assert (machine[2].target, machine[2].state) == ("local", JobState.HOLD)
     machine.ends(1)
     machine.release(2)

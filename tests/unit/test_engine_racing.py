@@ -7,7 +7,7 @@ import pytest
 from gflow.core.events import RemoteStatus, Seen
 from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import JobState
-from gflow.core.reasons import RECALLED
+from gflow.core.reasons import WITHDRAWN
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
 from gflow.wire.requests import JobRequest, Reader
@@ -53,7 +53,7 @@ def test_room_here_takes_it_back_and_keeps_the_room_meanwhile():
     assert "recall 2 #1" in machine.did and not any(line.startswith("start") for line in machine.did)
     machine.submit(gpus=1)
     assert machine[3].state is JobState.QUEUED, "the GPU is kept"
-    machine.ends(2, None, problem=RECALLED)
+    machine.ends(2, None, problem=WITHDRAWN)
     assert (machine[2].state, machine[2].target, machine[2].attempt) == (JobState.RUNNING, "local", 2)
     assert machine[2].gpu_ids == (0,) and "start 2 #2" in machine.did
     assert machine[3].state is JobState.QUEUED
@@ -95,7 +95,7 @@ def test_cancel_and_hold_let_go_of_what_is_kept(kept):
             machine.ends(1)
         getattr(machine, act)(2)
         assert machine.state.machine.idle == ({0} if kept else set())
-        machine.ends(2, None, problem=RECALLED)
+        machine.ends(2, None, problem=WITHDRAWN)
         assert machine[2].state is (JobState.CANCELLED if act == "cancel" else JobState.HOLD)
 
 
@@ -104,7 +104,7 @@ def test_a_held_one_races_again_when_it_is_released():
     machine.hold(2)
     machine.release(2)
     assert machine[2] in machine.state.ready
-    machine.ends(2, None, problem=RECALLED)
+    machine.ends(2, None, problem=WITHDRAWN)
     assert machine[2].attempt == 2 and machine[2].target == "slurm" and machine[2] in machine.state.ready
 
 

@@ -89,7 +89,7 @@ def test_a_shorter_job_would_start_before_a_promise() -> None:
     )
     found = wait_report(state, job, Moment(now, now))
     assert found.instead == [{"time_limit_s": 59 * 60}]
-    assert "Promise: job 2 has waited longer and is promised its start" in map(str, found.blockers)
+    assert "Promise: job 2 has waited longer and has a start reservation" in map(str, found.blockers)
 
 
 def test_a_quota_is_named_and_nothing_starts_instead() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gflow.core.events import RemoteStatus
 from gflow.core.model import ArrayProgress
-from gflow.core.reasons import RECALLED, parse
+from gflow.core.reasons import WITHDRAWN, parse
 from gflow.core.task_set import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.settings import Cluster
@@ -200,7 +200,7 @@ def test_cancelled_before_it_began(world):
     world.worker.start(launch())
     world.turns(2)
     world.worker.stop(RUN, now=False)
-    assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
+    assert world.ends == [Ended(RUN, End(None, None, WITHDRAWN))]
     with pytest.raises(FileNotFoundError):
         world.begin("1.1", "101")
     world.turns(2)
@@ -213,7 +213,7 @@ def test_cancelled_while_the_controller_is_down(world):
     world.turns(2)
     world.slurm.is_down = True
     world.worker.stop(RUN, now=False)
-    assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
+    assert world.ends == [Ended(RUN, End(None, None, WITHDRAWN))]
     world.turns(3)
     world.slurm.is_down = False
     world.slurm.cancelled.clear()
@@ -360,7 +360,7 @@ def test_withdrawn_array_ends_with_its_begun_tasks(world):
     world.folder.put("1_1.1", "exit", b"0 \n")
     world.turns(2)
     task = Run(job(1, task=1).key, 1)
-    assert world.ends == [Ended(task, End(0)), Ended(RUN, End(None, None, RECALLED))]
+    assert world.ends == [Ended(task, End(0)), Ended(RUN, End(None, None, WITHDRAWN))]
 
 
 def test_a_thousand_jobs_are_asked_about_together(world):

@@ -122,7 +122,7 @@ class Stop(Effect, frozen=True, gc=False):
 
 
 class Withdraw(Effect, frozen=True, gc=False):
-    """Withdraw the job from its target if it has not begun there. It then ends with `RECALLED`."""
+    """Withdraw the job from its target if it has not begun there. It then ends with `WITHDRAWN`."""
 
     key: JobKey
     attempt: int

@@ -118,7 +118,9 @@ def _check_no_dangling_keys(state: State) -> None:
             assert key in state.jobs, f"{name} knows {key}, which is not an active job"
     for key in state.dependencies.children:
         assert state.jobs.is_active(key), f"{key} has children and is not an active job"
-    assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), "a ghost is queued"
+    assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), (
+        "an unknown job is queued"
+    )
 
 
 def _holding_resources(state: State) -> list[Job]:
@@ -158,7 +160,7 @@ def _check_gpus(state: State) -> None:
     machine = state.machine
     tables, has_strays = (machine.idle, machine.idle_sorted, machine.open), machine.has_strays
     machine.recount()
-    assert has_strays or not machine.has_strays, "a GPU that nobody may have is taken for a usable one"
+    assert has_strays or not machine.has_strays, "an unusable GPU counts as usable"
     assert tables == (machine.idle, machine.idle_sorted, machine.open), "the tables of free GPUs are stale"
 
 

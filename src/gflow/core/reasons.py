@@ -46,7 +46,7 @@ class ReasonKind(enum.Enum):
     # resource, as in `Deferred: Too many open files`; the job was withdrawn from another target.
     LEASED = "Leased"
     DEFERRED = "Deferred"
-    RECALLED = "Recalled"
+    WITHDRAWN = "Recalled"
     # Any other text, such as the reason that Slurm gives. The detail is all of it.
     OTHER = "Other"
 
@@ -127,7 +127,7 @@ CANCELLED_BY_USER = Reason(ReasonKind.CANCELLED_BY_USER)
 LOST = Reason(ReasonKind.LOST)
 LEASED = Reason(ReasonKind.LEASED)
 DEFERRED = Reason(ReasonKind.DEFERRED)
-RECALLED = Reason(ReasonKind.RECALLED)
+WITHDRAWN = Reason(ReasonKind.WITHDRAWN)
 
 
 def parse(text: str) -> Reason:

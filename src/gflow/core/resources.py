@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 INFINITE: Final = float("inf")
 # Makes a named tuple from its type and a plain tuple, in less than half the time of its constructor, whether
-# the engine is compiled or not. For what is made for each job.
+# the engine is compiled or not. For tuples that are made for each job.
 make_tuple: Final[Any] = tuple.__new__
 
 

@@ -60,7 +60,7 @@ class Daemon:
     """The parts of a daemon, created in an order that keeps jobs from inheriting descriptors."""
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
-        # The zygote first: jobs cannot inherit what is opened later.
+        # The zygote first: jobs cannot inherit descriptors that are opened later.
         self.target = LocalTarget(
             settings.run_dir, self._ended, settings.job_files_dir, self._restart, self._stuck
         )

@@ -13,7 +13,7 @@ class RemoteTarget(Target, Protocol):
     """A remote target, which has its own queue."""
 
     def withdraw(self, run: Run) -> None:
-        """Withdraw a run that has not begun; its end is then `RECALLED`. No-op if it has begun."""
+        """Withdraw a run that has not begun; its end is then `WITHDRAWN`. No-op if it has begun."""
 
     def close(self) -> None:
         """Release the target; jobs continue."""

@@ -147,7 +147,7 @@ class EtaCalibration:
         self.is_changed = False
         return msgspec.json.encode(self.record).decode()
 
-    def recall(self, text: str) -> None:
+    def load(self, text: str) -> None:
         """Load a stored record."""
         self.record = msgspec.json.decode(text, type=Record)
 

@@ -116,7 +116,7 @@ def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Bl
 
 def named(state: State, owners: Iterable[str]) -> str:
     """The names of these users, unless the policy hides them."""
-    return "somebody else" if state.policy.is_private else ", ".join(owners)
+    return "another user" if state.policy.is_private else ", ".join(owners)
 
 
 def explain_shape(state: State, shape: Shape) -> Blocker:

@@ -119,7 +119,7 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
             break
         if reservation.blocks(job):
             yield Blocker(
-                "Promise", f"job {label(reservation.key)} has waited longer and is promised its start"
+                "Promise", f"job {label(reservation.key)} has waited longer and has a start reservation"
             )
 
 

@@ -96,7 +96,7 @@ def _end_remote(state: State, job: Job, event: Exited, effects: list[Effect], *,
     `has_kept`: the job was withdrawn because it can start here on resources kept for it. For an array, the
     event means that no more of its tasks will start there.
     """
-    if event.problem.kind is ReasonKind.RECALLED and job.state is QUEUED:
+    if event.problem.kind is ReasonKind.WITHDRAWN and job.state is QUEUED:
         _requeue_withdrawn(state, job, event, effects)
         if has_kept:
             start_first(state, job.key, event.at, effects)

@@ -28,7 +28,7 @@ from gflow.errors import no_gpu
 
 
 def gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
-    """Replace what is known about the GPUs; save card names and faults if they changed."""
+    """Replace the known GPUs; save card names and faults if they changed."""
     effects += _audit_blocked(state, event)
     state.machine.blocked, state.machine.taken = dict(event.blocked), dict(event.taken)
     state.machine.gpu_trouble = event.trouble

@@ -1,4 +1,4 @@
-"""The availability profile: what is free at which time, if running jobs end as expected."""
+"""The availability profile: the free resources at each time, if running jobs end as expected."""
 
 from __future__ import annotations
 

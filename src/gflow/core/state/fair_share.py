@@ -105,7 +105,7 @@ class FairShare:
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
         return msgspec.json.encode(Record(uses)).decode()
 
-    def recall(self, text: str) -> None:
+    def load(self, text: str) -> None:
         """Load a record. The GPUs in use are added by `resume`, for each running job."""
         kept = msgspec.json.decode(text, type=Record)
         self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}

@@ -1,4 +1,4 @@
-"""The machine's resources: CPU slots, memory and GPUs, what is free, and which jobs hold the rest."""
+"""The machine's resources: CPU slots, memory and GPUs, the free ones, and the jobs that hold the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = tuple[str, int]
 
 
 class Machine:
-    """CPU slots, memory and GPUs: totals, what is free, and why a GPU is not available."""
+    """CPU slots, memory and GPUs: totals, the free ones, and why a GPU is not available."""
 
     def __init__(self, cpus: int, memory_mib: int, allowed: frozenset[int] | None) -> None:
         self.cpus, self.memory_mib = cpus, memory_mib

@@ -3,8 +3,8 @@
 Jobs of one user, priority, shape, cap and expected length are an equivalence class, here a group: the
 scheduler treats them alike except for their order of arrival. If the first cannot start, none can, so that a
 round examines only the head of each group. Groups are kept in buckets: one per precedence, band of fair
-share, and kind and number of GPUs. A bucket whose smallest request exceeds what is free is skipped. Within a
-bucket the shortest jobs come first.
+share, and kind and number of GPUs. A bucket whose smallest request exceeds the free resources is skipped.
+Within a bucket the shortest jobs come first.
 
 Cost: add and remove O(log n); a round O(buckets + groups examined + jobs started).
 """

@@ -58,7 +58,7 @@ class ReservationTable:
     def record(self) -> str:
         return msgspec.json.encode(list(self.all.values())).decode()
 
-    def recall(self, text: str) -> None:
+    def load(self, text: str) -> None:
         found = msgspec.json.decode(text, type=list[Reservation])
         self.all = {one.id: one for one in found}
         self._sort([one for one in found if one.cancelled_at is None], [])

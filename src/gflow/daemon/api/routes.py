@@ -61,8 +61,8 @@ from gflow.wire.answers.gpus import (
 )
 from gflow.wire.answers.job_details import (
     ExecAnswer,
+    HistoryAnswer,
     LogAnswer,
-    StoryAnswer,
     TerminalAnswer,
     UsageAnswer,
     WhyAnswer,
@@ -111,7 +111,7 @@ ROUTES = [
     ApiRoute("GET", "/jobs/{job}/terminal", terminals.show_path, Permission.OWNER, TerminalAnswer),
     ApiRoute("POST", "/jobs/{job}/exec", terminals.execute, Permission.OWNER,
              ExecAnswer, body=requests.ExecRequest, status=201),
-    ApiRoute("GET", "/jobs/{job}/history", jobs.show_history, Permission.OWNER, StoryAnswer),
+    ApiRoute("GET", "/jobs/{job}/history", jobs.show_history, Permission.OWNER, HistoryAnswer),
     ApiRoute("GET", "/jobs/{job}/why", jobs.explain_wait, Permission.ANYONE, WhyAnswer),
     ApiRoute("GET", "/jobs/{job}/usage", gpu_usage.show_usage, Permission.ANYONE,
              UsageAnswer, query=queries.UsageQuery),

@@ -112,7 +112,7 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
     readers: dict[str, Callable[[str], None]] = {
         DRAINED: set_drained,
         QUOTAS: lambda text: state.accounting.quota_usage.say(msgspec.json.decode(text, type=Quotas)),
-        RESERVATIONS: state.reserved.recall,
+        RESERVATIONS: state.reserved.load,
         "gpu_faults": set_faults,
     }
     for name, read in readers.items():
@@ -128,8 +128,8 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
     """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
     for name, read in (
-        (FAIR_SHARE, state.accounting.fair_share.recall),
-        (ETA_CALIBRATION, state.eta_calibration.recall),
+        (FAIR_SHARE, state.accounting.fair_share.load),
+        (ETA_CALIBRATION, state.eta_calibration.load),
     ):
         try:
             if name in meta:

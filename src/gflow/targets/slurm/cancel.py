@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.core.reasons import RECALLED
+from gflow.core.reasons import WITHDRAWN
 from gflow.targets.port import End, Run
 from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Tracker
 
@@ -23,12 +23,12 @@ def stop(tracker: Tracker, run: Run, *, now: bool) -> None:
         tracker.shared_folder.put(tracked.name, "stop")
         tracked.stop_requested = True
     if submission.run == run and submission.is_array:
-        submission.refusal = submission.refusal or RECALLED
+        submission.refusal = submission.refusal or WITHDRAWN
         tracker.mark_for_cancel(submission)
         tracker.end_withdrawn_array(submission)
     elif not started:
         tracker.mark_for_cancel(submission, run.name)
-        tracker.end(tracked_runs[0], End(problem=RECALLED))
+        tracker.end(tracked_runs[0], End(problem=WITHDRAWN))
     if started:
         grace_s = 0.0 if now else float(submission.launch.job.spec.grace_s)
         submission.kill_at = tracker.clock() + grace_s
@@ -48,12 +48,12 @@ def withdraw(tracker: Tracker, run: Run) -> None:
     if submission.is_array:
         for tracked in submission.tracked_runs.values():
             tracker.withdraw(tracked)
-        submission.refusal = RECALLED
+        submission.refusal = WITHDRAWN
         tracker.mark_for_cancel(submission)
         tracker.end_withdrawn_array(submission)
     elif tracker.withdraw(submission.tracked_runs[run.name]):
         tracker.mark_for_cancel(submission)
-        tracker.end(submission.tracked_runs[run.name], End(problem=RECALLED))
+        tracker.end(submission.tracked_runs[run.name], End(problem=WITHDRAWN))
 
 
 def signal(tracker: Tracker, run: Run, number: int) -> None:

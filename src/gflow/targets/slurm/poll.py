@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gflow.core.reasons import LOST, PREEMPTED, RECALLED, TIME_LIMIT, Reason, ReasonKind
+from gflow.core.reasons import LOST, PREEMPTED, TIME_LIMIT, WITHDRAWN, Reason, ReasonKind
 from gflow.targets.port import End
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.reasons import in_words
@@ -55,7 +55,7 @@ def read_shared_folder(tracker: Tracker) -> None:
 
 def _apply_files(tracker: Tracker, tracked: TrackedRun, found: RunFiles) -> None:
     if found.withdrawn and not tracked.submission.is_array:
-        tracker.end(tracked, End(problem=RECALLED))
+        tracker.end(tracked, End(problem=WITHDRAWN))
         return
     if found.claim is not None and tracked.claim is None:
         tracked.claim = found.claim

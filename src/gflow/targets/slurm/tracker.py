@@ -136,7 +136,7 @@ class Tracker:
             if tracked.claim is not None or tracked.stop_requested
         ]
         if (
-            submission.refusal.kind is ReasonKind.RECALLED
+            submission.refusal.kind is ReasonKind.WITHDRAWN
             and not started
             and submission.run in self.submissions
         ):

@@ -29,7 +29,7 @@ class GpuLine(msgspec.Struct, kw_only=True):
 
 
 class GpuLinesAnswer(DrainAnswer):
-    """All GPUs, and what is drained."""
+    """All GPUs, and which of them are drained."""
 
     gpus: list[GpuLine]
 
@@ -48,7 +48,7 @@ class Ignored(msgspec.Struct, kw_only=True):
 
 
 class IgnoredAnswer(msgspec.Struct):
-    """Processes that somebody told gflow to overlook."""
+    """Processes that operators told gflow to ignore."""
 
     processes: list[Ignored]
 
@@ -70,7 +70,7 @@ class Process(msgspec.Struct):
 
 
 class Holder(msgspec.Struct, kw_only=True):
-    """A job that has a GPU. No id: it is of somebody else, where people see nothing of others' jobs."""
+    """A job that holds a GPU. No id: a hidden job of another user."""
 
     id: JobId | None
     name: str

@@ -34,13 +34,13 @@ class TerminalAnswer(msgspec.Struct, kw_only=True):
 
 
 class ExecAnswer(msgspec.Struct):
-    """The socket by which a command is reached. It starts when somebody comes, within half a minute."""
+    """The socket of a command. The command starts when a client connects, within half a minute."""
 
     path: str
 
 
 class WhyAnswer(msgspec.Struct, kw_only=True):
-    """What is in a job's way, when it will probably start, and options with which it would start now."""
+    """What blocks a job, its ETA, and options with which it would start now."""
 
     job: JobId
     state: State
@@ -55,7 +55,7 @@ class WhyAnswer(msgspec.Struct, kw_only=True):
     promised_at: float | None
 
 
-class StoryLine(msgspec.Struct, kw_only=True):
+class HistoryEntry(msgspec.Struct, kw_only=True):
     """One thing that happened to a job. `by`: who did it; null: gflow itself."""
 
     at: str
@@ -65,11 +65,11 @@ class StoryLine(msgspec.Struct, kw_only=True):
     origin: str
 
 
-class StoryAnswer(msgspec.Struct, kw_only=True):
+class HistoryAnswer(msgspec.Struct, kw_only=True):
     """The story of a job, the oldest first."""
 
     job: JobId
-    events: list[StoryLine]
+    events: list[HistoryEntry]
 
 
 class Used(msgspec.Struct, kw_only=True):
@@ -140,14 +140,14 @@ def why_view(job: Job, reason: Reason, found: WaitReport) -> WhyAnswer:
     )
 
 
-def story_view(job: Job, entries: Sequence[AuditEntry], name_of: Callable[[int], str]) -> StoryAnswer:
+def history_view(job: Job, entries: Sequence[AuditEntry], name_of: Callable[[int], str]) -> HistoryAnswer:
     """The audit log of a job. `name_of`: the user name of a uid."""
-    return StoryAnswer(job=key_label(job.key), events=[entry_view(entry, name_of) for entry in entries])
+    return HistoryAnswer(job=key_label(job.key), events=[entry_view(entry, name_of) for entry in entries])
 
 
-def entry_view(entry: AuditEntry, name_of: Callable[[int], str]) -> StoryLine:
+def entry_view(entry: AuditEntry, name_of: Callable[[int], str]) -> HistoryEntry:
     """One entry of a job's audit log."""
-    return StoryLine(
+    return HistoryEntry(
         at=rfc3339(entry.at),
         event=entry.what,
         detail=entry.detail,

@@ -19,7 +19,7 @@ else:
     State = Literal[tuple(state.value for state in JobState)]
 
 
-class Headway(msgspec.Struct, kw_only=True):
+class ReportedProgress(msgspec.Struct, kw_only=True):
     """How far a job says it is; null what it did not say."""
 
     step: int
@@ -67,7 +67,7 @@ class JobView(msgspec.Struct, kw_only=True, gc=False):
     signal: int | None
     attempt: int
     tasks: Tasks | None
-    progress: Headway | None
+    progress: ReportedProgress | None
     gpus: int
     gpu_ids: tuple[int, ...]
     simulated: bool
@@ -238,9 +238,9 @@ def _tasks(progress: ArrayProgress) -> Tasks:
     )
 
 
-def progress_view(progress: JobProgress) -> Headway:
+def progress_view(progress: JobProgress) -> ReportedProgress:
     """The progress that a job reported; null for what it did not report."""
-    return Headway(
+    return ReportedProgress(
         step=progress.step,
         steps=progress.steps or None,
         percent=progress.percent,

@@ -17,7 +17,7 @@ class LimitAnswer(msgspec.Struct, kw_only=True):
 
 
 class QuotaAnswer(msgspec.Struct, kw_only=True):
-    """What somebody may have at once; null: any number. No name: each that is not named."""
+    """The quota of a user or project; null: no limit. No name: the default quota."""
 
     scope: Scope
     name: str | None

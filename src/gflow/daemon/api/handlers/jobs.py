@@ -35,7 +35,7 @@ from gflow.text.job_page import history_page, job_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
-from gflow.wire.answers.job_details import LogAnswer, Used, story_view, why_view
+from gflow.wire.answers.job_details import LogAnswer, Used, history_view, why_view
 from gflow.wire.answers.jobs import jobs_view
 from gflow.wire.encoding import key_label
 from gflow.wire.shell_words import spell_blockers
@@ -130,5 +130,5 @@ async def show_history(request: Request) -> Response:
     check(request, [job])
     redact = viewer_of(request).redact_text
     lines = [line._replace(detail=redact(line.detail)) for line in context.store.audit_of(job.key)]
-    data = story_view(job, lines, user_name)
+    data = history_view(job, lines, user_name)
     return answer(request, lambda: data, lambda: history_page(lines, user_name))

@@ -30,7 +30,7 @@ from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, job_key, label
 from gflow.core.invariants import check
 from gflow.core.model import JobState
-from gflow.core.reasons import RECALLED, parse
+from gflow.core.reasons import WITHDRAWN, parse
 from gflow.core.state.state import State
 from gflow.daemon.loop import timers as daemon_clock
 from gflow.daemon.loop.stored_state import gather, keep_counts, reload
@@ -204,7 +204,9 @@ class RemoteState:
         for key in sorted(self.state.remote.jobs, reverse=True):
             if key in self.state.jobs:
                 attempt = self.state.jobs[key].attempt
-                self.apply(Exited(at=self.clock.now(), key=key, attempt=attempt, code=None, problem=RECALLED))
+                self.apply(
+                    Exited(at=self.clock.now(), key=key, attempt=attempt, code=None, problem=WITHDRAWN)
+                )
         assert not self.state.remote.jobs and not self.state.remote.pending
 
 
