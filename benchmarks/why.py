@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from gflow.core.forecast.start_time import Start, question_of
 from gflow.core.forecast.queue_snapshot import QueueSnapshot, ahead_of
-from gflow.core.forecast.calibration import EtaSample
+from gflow.core.state.eta_calibration import EtaSample
 from gflow.core.ids import job_key
 from gflow.core.model import Job
 from gflow.core.state.state import State

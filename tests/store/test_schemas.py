@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gflow.core.forecast.calibration import ETA_CALIBRATION
 from gflow.core.invariants import check
 from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import JobState
 from gflow.core.policy import DRAINED, Policy
+from gflow.core.state.eta_calibration import ETA_CALIBRATION
 from gflow.core.state.fair_share import FAIR_SHARE
 from gflow.core.state.state import State
 from gflow.daemon.loop.stored_state import reload

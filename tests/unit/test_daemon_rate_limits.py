@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gflow.daemon.api import response
-from gflow.daemon.api.rate_limits import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, RateLimits
 from gflow.daemon.api.request import MOST_COMMANDS
+from gflow.daemon.auth.rate_limits import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, RateLimits
 from gflow.errors import TooMany
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 

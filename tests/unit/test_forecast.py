@@ -10,12 +10,12 @@ import pytest
 
 from gflow.core.engine import step
 from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
-from gflow.core.forecast.calibration import EtaOutcome, EtaSample
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
 from gflow.core.forecast.start_time import Listing, eta_query_of
 from gflow.core.forecast.wait_report import wait_report
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
+from gflow.core.state.eta_calibration import EtaOutcome, EtaSample
 from gflow.core.state.quotas import USER, Limits
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.user_threads import Threads

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, Idle, JobProgress, JobState, Moment, Spec
 from gflow.core.reasons import NO_REASON, Reason
+from gflow.core.state.eta_calibration import EtaSample
 from gflow.core.state.quotas import Limits
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from gflow.core.forecast.explain import Blocker, explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
-from gflow.daemon.api.rate_limits import RateLimits
+from gflow.daemon.auth.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.mps import Mps

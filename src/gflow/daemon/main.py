@@ -19,10 +19,10 @@ from typing import Any
 
 from gflow.config import timezone
 from gflow.daemon.api.connections import Connections, bounds_of
-from gflow.daemon.api.rate_limits import RateLimits
 from gflow.daemon.api.routes import make_app
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.api.tcp_gate import Gate
+from gflow.daemon.auth.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.components import Daemon, LoopFactory, adopt
 from gflow.daemon.context import Context

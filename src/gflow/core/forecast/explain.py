@@ -12,7 +12,7 @@ from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
 from gflow.core.scheduling.placement import available, gib, why_impossible
 from gflow.core.state.machine import suits
-from gflow.core.state.reservations import NO_GPUS
+from gflow.core.state.reservations import NO_GPUS, spell_reserved
 from gflow.core.state.state import State
 from gflow.core.transitions import HOLD, QUEUED, RUNNING
 
@@ -110,13 +110,7 @@ def _explain_quota(state: State, job: Job, shape: Shape, at: Moment) -> Blocker 
 
 def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Blocker:
     """The blocker for GPUs that are reserved for these users."""
-    kept = f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}"
-    return Blocker(ReasonKind.RESERVED.value, kept)
-
-
-def named(state: State, owners: Iterable[str]) -> str:
-    """The names of these users, unless the policy hides them."""
-    return "another user" if state.policy.is_private else ", ".join(owners)
+    return Blocker(ReasonKind.RESERVED.value, spell_reserved(gpus, owners, state.policy.is_private))
 
 
 def explain_shape(state: State, shape: Shape) -> Blocker:

@@ -116,7 +116,7 @@ class QueueSnapshot:
             for job in state.running.values()
         ]
         # By whether all jobs have time limits: whether there are enough ETA samples, and their percentiles
-        # (`core.forecast.calibration`).
+        # (`core.state.eta_calibration`).
         self.is_learnt = {is_bounded: calibration.is_learnt(is_bounded) for is_bounded in (False, True)}
         self.parts = {is_bounded: calibration.parts(is_bounded, now) for is_bounded in (False, True)}
         self._copies: dict[Group, GroupCopy] = {}

@@ -2,7 +2,7 @@
 
 The queue is simulated (`core.forecast.queue_simulation`). Run times are estimates, and future submissions are
 unknown. So the ETA is the simulated worst case, scaled by the outcomes of earlier forecasts: by when half of
-those jobs had started, and by when nearly all (`core.forecast.calibration`; `benchmarks/why.py` evaluates it
+those jobs had started, and by when nearly all (`core.state.eta_calibration`; `benchmarks/why.py` evaluates it
 on traces). Until there are enough outcomes, the expected start of the simulation is used too.
 
 Everything is computed from a snapshot (`core.forecast.queue_snapshot`). That may take long, so a thread can
@@ -15,11 +15,11 @@ from math import inf
 
 import msgspec
 
-from gflow.core.forecast.calibration import EtaSample, wait_of
 from gflow.core.forecast.queue_simulation import AT_WORST, EXPECTED, Lengths, QueueSimulation
 from gflow.core.forecast.queue_snapshot import Member, QueueSnapshot, Waiting, ahead_of, size_of, waiting_jobs
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
+from gflow.core.state.eta_calibration import EtaSample, wait_of
 from gflow.core.state.state import State
 
 # Tolerance added to the latest start, in seconds.

@@ -13,7 +13,6 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Save
 from gflow.core.events import Update
-from gflow.core.forecast.explain import named
 from gflow.core.ids import JobKey, label
 from gflow.core.lifecycle.cancel import release_claims
 from gflow.core.lifecycle.finish import active_tasks
@@ -24,7 +23,7 @@ from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.dependencies import Wait, ancestors
-from gflow.core.state.reservations import hard_end, hard_s
+from gflow.core.state.reservations import hard_end, hard_s, spell_owners
 from gflow.core.state.state import State
 from gflow.core.sweep_template import fill_spec
 from gflow.errors import Forbidden, Hint, Refused
@@ -161,7 +160,7 @@ def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
         return
     for reservation in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
         if taken := sorted(set(reservation.gpus).intersection(job.gpu_ids)):
-            gpus, owner = ",".join(map(str, taken)), named(state, [reservation.user])
+            gpus, owner = ",".join(map(str, taken)), spell_owners([reservation.user], state.policy.is_private)
             raise Refused(
                 f"GPU {gpus} is reserved for {owner} before job {job.label} would be over",
                 hint=Hint("ask_less_time", "ask for less time, or ask an operator; see the reservations"),

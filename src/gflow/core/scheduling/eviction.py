@@ -8,10 +8,9 @@ made: the operator who makes it is shown which jobs it will stop.
 from __future__ import annotations
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
-from gflow.core.forecast.explain import reserved_for
 from gflow.core.model import Job, Moment
 from gflow.core.reasons import Reason, ReasonKind
-from gflow.core.state.reservations import Reservation, hard_end
+from gflow.core.state.reservations import Reservation, hard_end, spell_reserved
 from gflow.core.state.state import State
 from gflow.core.transitions import CANCELLED, QUEUED
 
@@ -41,8 +40,9 @@ def jobs_to_evict(state: State, user: str, gpus: tuple[int, ...], start: float, 
 
 
 def _stop(state: State, job: Job, one: Reservation, effects: list[Effect]) -> None:
-    why = reserved_for(state, sorted(set(job.gpu_ids).intersection(one.gpus)), [one.user])
+    gpus = sorted(set(job.gpu_ids).intersection(one.gpus))
+    why = spell_reserved(gpus, [one.user], state.policy.is_private)
     job.stopping = QUEUED if job.spec.requeue or job.spec.preemptible else CANCELLED
-    job.reason = Reason(ReasonKind.RESERVED, why.detail)
+    job.reason = Reason(ReasonKind.RESERVED, why)
     state.running.note_stop(job)
-    effects += (Save(job), AddAuditEntry(job.key, "reserved", why.detail), Stop(job.key, job.attempt))
+    effects += (Save(job), AddAuditEntry(job.key, "reserved", why), Stop(job.key, job.attempt))

@@ -137,3 +137,13 @@ def hard_end(job: Job, spec: Spec, at: Moment) -> float:
     """The wall time by which a running job with this spec has released its GPUs."""
     assert job.started_boot is not None
     return at.wall + (job.started_boot - at.boot) + hard_s(spec)
+
+
+def spell_reserved(gpus: Iterable[int], owners: Iterable[str], is_private: bool) -> str:
+    """Say for whom these GPUs are reserved."""
+    return f"GPU {','.join(map(str, gpus))} reserved for {spell_owners(owners, is_private)}"
+
+
+def spell_owners(owners: Iterable[str], is_private: bool) -> str:
+    """The names of these users, unless the policy hides them."""
+    return "another user" if is_private else ", ".join(owners)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gflow.core.forecast.calibration import EtaCalibration
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.accounting import Accounting
 from gflow.core.state.deadlines import Deadlines
 from gflow.core.state.dependencies import Dependencies, Wait
+from gflow.core.state.eta_calibration import EtaCalibration
 from gflow.core.state.job_tables import JobTable, RemoteJobs, RunningJobs
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue import ReadyQueue

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gflow.core.effects import Accepted, AddAuditEntry, Effect, Keep, Ran, Save, Staged, SubmissionArrived
-from gflow.core.forecast.calibration import ETA_CALIBRATION
 from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import AuditEntry, Moment
 from gflow.core.policy import DRAINED, Drained
 from gflow.core.queries.audit_log import FEW, group_entries
+from gflow.core.state.eta_calibration import ETA_CALIBRATION
 from gflow.core.state.fair_share import FAIR_SHARE
 from gflow.core.state.quotas import Quotas
 from gflow.core.state.state import State, restore

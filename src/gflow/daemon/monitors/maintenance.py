@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 
 from gflow.core.events import Event, Foresee
-from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
 from gflow.core.queries.usage_report import Question as UsageQuestion
-from gflow.daemon.api.rate_limits import RateLimits
+from gflow.core.state.eta_calibration import EtaSample
+from gflow.daemon.auth.rate_limits import RateLimits
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.loop import Loop

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.forecast.calibration import (
+from gflow.core.forecast.queue_snapshot import QueueSnapshot
+from gflow.core.forecast.start_time import SLACK_S, Listing, eta_query_of
+from gflow.core.state.eta_calibration import (
     FEW,
     LEARNT_FROM,
     MOST_CASES,
@@ -23,8 +25,6 @@ from gflow.core.forecast.calibration import (
     quantiles,
     wait_of,
 )
-from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import SLACK_S, Listing, eta_query_of
 from gflow.simulate.trace import Entry
 from tests.unit.test_forecast import HOUR, stopped
 
