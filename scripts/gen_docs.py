@@ -11,7 +11,7 @@ from gflow.core.transitions import TRANSITIONS
 from gflow.daemon.api.routes import ROUTES
 from gflow.job_states import JobState
 from gflow.options.commands import gqueue_options, gstats_options
-from gflow.options.table import GBATCH, Option
+from gflow.options.job_options import GBATCH, Option
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
 MODULES = TARGET.with_name("modules.md")

@@ -23,9 +23,9 @@ from gflow.gpu.simulated import simulated_gpus
 from gflow.options import directives, slurm
 from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
 from gflow.options.commands.gstats_options import OPTIONS as GSTATS
+from gflow.options.job_options import CAPTURE, GBATCH, JOB, SLURM, Option
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse, spellings
-from gflow.options.table import CAPTURE, GBATCH, JOB, SLURM, Option
 from gflow.options.times import parse_since, parse_time
 from gflow.options.values import read as read_option
 from gflow.targets.local import protocol, run_record

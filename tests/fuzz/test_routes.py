@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.daemon.api.routes import ROUTES
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from tests.fuzz.texts import JSON, NUMBER, TEXT
 from tests.harness import Box, UnixConnection
 

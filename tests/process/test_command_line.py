@@ -17,7 +17,7 @@ from tests.harness import BIN, Box, wait_until
 
 HOT = {
     "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.options", "gflow.options.parse",
-    "gflow.paths", "gflow.options.table",
+    "gflow.paths", "gflow.options.job_options",
 }  # fmt: skip
 CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main"}
 LOOK = CALL | {

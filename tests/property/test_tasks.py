@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gflow.core.task_set import TaskSet, parse_tasks
 from gflow.errors import UsageError
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.options.values import ARRAY_LAST, ARRAY_TASKS, read_array
 
 ARRAY = next(option for option in JOB if option.name == "array")

@@ -13,8 +13,8 @@ from gflow.cli.registry import PROGRAMS, describe
 from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.daemon.api.routes import ROUTES
+from gflow.options.job_options import GBATCH
 from gflow.options.parse import spellings
-from gflow.options.table import GBATCH
 from gflow.text.queue import COLUMNS
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from gflow.core.policy import Policy
 from gflow.core.scheduling.placement import choose, nearest_first, nearness
 
 from .builders import running
-from .test_core_place import shape, state_with
+from .test_core_placement import shape, state_with
 
 
 def card(index, links=(), node=-1):

@@ -17,7 +17,7 @@ import pytest
 from gflow import job_states
 from gflow.core.queries.usage_report import Usage
 from gflow.job_states import ENDED, FINAL, RUNS, WAITS, JobState
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.store.sqlite import SqliteStore
 
 ROWS = [state.row for state in JobState]

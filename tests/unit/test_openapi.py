@@ -13,7 +13,7 @@ from gflow.daemon.api.api_route import ApiRoute
 from gflow.daemon.api.openapi import KINDS, describe_api
 from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.routes import ROUTES
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.options.values import READERS
 
 DOCUMENT = json.loads(app.document())

@@ -9,7 +9,7 @@ from gflow.config.table import BY_KEY
 from gflow.core import sweep_template
 from gflow.core.model import Spec
 from gflow.options import slurm, values
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 
 DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 SAID = [(option, found[1]) for option in JOB if (found := re.search(r"\(default (\d+)\)", option.help))]

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gflow.errors import UsageError
 from gflow.options.directives import read
+from gflow.options.job_options import JOB
 from gflow.options.parse import parse
-from gflow.options.table import JOB
 
 
 def refusal(script):

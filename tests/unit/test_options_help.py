@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.options.help import COLUMNS, WIDTH, render, wrap
-from gflow.options.table import GBATCH, HEADINGS, Option
+from gflow.options.job_options import GBATCH, HEADINGS, Option
 
 PAGE = """\
 usage: tool [options]

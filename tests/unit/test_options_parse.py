@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from gflow.errors import UsageError
 from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
+from gflow.options.job_options import GBATCH, Option
 from gflow.options.parse import parse, spellings
-from gflow.options.table import GBATCH, Option
 
 TABLE = (
     Option("gpus", "count", "", short="g", aliases=("gres",), low=0),

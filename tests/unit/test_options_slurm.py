@@ -3,10 +3,10 @@
 import pytest
 
 from gflow.errors import UsageError
+from gflow.options.job_options import GBATCH, Option
 from gflow.options.parse import parse
 from gflow.options.slurm import sbatch, translate
 from gflow.options.sweeps import parameters
-from gflow.options.table import GBATCH, Option
 
 PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
 

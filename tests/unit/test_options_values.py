@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gflow.core.task_set import parse_tasks
 from gflow.errors import UsageError
-from gflow.options.table import GBATCH, SLURM, Option
+from gflow.options.job_options import GBATCH, SLURM, Option
 from gflow.options.values import (
     ARRAY_LAST,
     ARRAY_TASKS,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gflow.core.model import Moment, Spec
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.text.job_page import job_page
 from gflow.wire.answers.jobs import asked_view, job_view
 from gflow.wire.encoding import encode

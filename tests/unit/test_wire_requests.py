@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gflow.core.model import Spec
 from gflow.errors import GflowError, UsageError
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.options.update import CHANGEABLE, FIXED, FIXED_IN_REDO, REDO
 from gflow.store.port import address_of
 from gflow.wire.requests import (

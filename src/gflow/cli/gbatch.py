@@ -10,8 +10,8 @@ from typing import Any
 from gflow.client import hot_path, http
 from gflow.client.request_builder import describe
 from gflow.errors import Unreachable
+from gflow.options.job_options import GBATCH, HEADINGS
 from gflow.options.parse import parse
-from gflow.options.table import GBATCH, HEADINGS
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 

@@ -6,8 +6,8 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.options.commands.gcancel_options import OPTIONS
+from gflow.options.job_options import refuse
 from gflow.options.parse import parse
-from gflow.options.table import refuse
 
 ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
 process that it started. Jobs that depend on it are cancelled too. Jobs are selected by id, by

@@ -8,9 +8,9 @@ import sys
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
 from gflow.options.commands.gctl_options import QUOTA, RESERVE
+from gflow.options.job_options import Option
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
-from gflow.options.table import Option
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

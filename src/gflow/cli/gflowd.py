@@ -7,8 +7,8 @@ import sys
 from gflow.client import http
 from gflow.config.table import FLAGS
 from gflow.options.commands.gflowd_options import DOWN, INIT, RUN
+from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.options.commands.ginfo_options import OPTIONS
+from gflow.options.job_options import refuse
 from gflow.options.parse import parse
-from gflow.options.table import refuse
 
 ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
 one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""

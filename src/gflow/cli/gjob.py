@@ -6,15 +6,15 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.options.commands.gjob_options import options_of
+from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
     Values = dict[str, Any]
 

@@ -10,7 +10,7 @@ from gflow.client import hot_path, http
 from gflow.client.capture import read_file, resolve
 from gflow.client.request_builder import program_of
 from gflow.errors import UsageError
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 from gflow.options.update import CHANGEABLE, REDOABLE
 
 

@@ -7,8 +7,8 @@ import sys
 from gflow.cli.common.listing import output_of, since_of
 from gflow.client import hot_path, http
 from gflow.options.commands.gqueue_options import OPTIONS
+from gflow.options.job_options import refuse
 from gflow.options.parse import parse
-from gflow.options.table import refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.job_states import WAITING_NAMES
 from gflow.options.commands.grun_options import OPTIONS
+from gflow.options.job_options import COMMON, SLURM
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, SLURM
 
 ABOUT = """Run a command as a job in the foreground: grun shows its output and returns its exit code.
 

@@ -7,8 +7,8 @@ import sys
 from gflow.cli.common.listing import output_of, since_of
 from gflow.client import hot_path, http
 from gflow.options.commands.gstats_options import OPTIONS
+from gflow.options.job_options import refuse
 from gflow.options.parse import parse
-from gflow.options.table import refuse
 
 
 def run(words: list[str]) -> int:

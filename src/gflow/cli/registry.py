@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gflow.options.table import spellings
+from gflow.options.job_options import spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 # In the order in which a new user needs them.
 PROGRAMS = {
@@ -86,7 +86,7 @@ def _options(program: str) -> tuple[Option, ...]:
 
 
 def _gbatch(about: str) -> ProgramInfo:
-    from gflow.options.table import GBATCH, SLURM
+    from gflow.options.job_options import GBATCH, SLURM
 
     new = {"new": "write a script template", "completion": "print a completion script"}
     ours = tuple(option for option in GBATCH if option not in SLURM)
@@ -111,7 +111,7 @@ def _gcancel(about: str) -> ProgramInfo:
 
 def _gjob(about: str) -> ProgramInfo:
     from gflow.options.commands.gjob_options import options_of
-    from gflow.options.table import COMMON, JSON
+    from gflow.options.job_options import COMMON, JSON
 
     gjob = _module("gjob")
     commands = gjob.COMMANDS

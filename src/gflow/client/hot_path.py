@@ -13,8 +13,8 @@ from _socket import AF_UNIX, SOCK_STREAM, socket
 from binascii import b2a_base64
 
 from gflow import paths
+from gflow.options.job_options import CAPTURE, GBATCH, JOB
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, GBATCH, JOB
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:

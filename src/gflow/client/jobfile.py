@@ -18,8 +18,8 @@ from typing import Any
 
 from gflow.client.capture import read_file
 from gflow.errors import UsageError
+from gflow.options.job_options import JOB, SLURM
 from gflow.options.parse import parse
-from gflow.options.table import JOB, SLURM
 
 KEY = "gflow"
 

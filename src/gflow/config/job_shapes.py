@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gflow.errors import UsageError, unknown
+from gflow.options.job_options import JOB
 from gflow.options.node_shape import is_name
-from gflow.options.table import JOB
 from gflow.options.values import read
 
 OPTIONS = {option.name: option for option in JOB}

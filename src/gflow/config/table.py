@@ -6,7 +6,7 @@ Each setting is declared here and nowhere else. `daemon.cpus` is `cpus` below `[
 
 from __future__ import annotations
 
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

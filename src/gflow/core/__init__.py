@@ -49,8 +49,8 @@ With `--overflow` it is handed over only if it does not start here in time (`lif
 reads a clock, a file, a socket or a random number. Equal states and equal events give equal effects.
 The daemon, `gflow simulate` and the property tests therefore run the same code.
 
-*Invariants.* `invariants.check` verifies the tables of `State` against the jobs, in O(jobs), and that no
-job that could start is waiting. Tests call it after every step; `gflowd --paranoid` does too.
+*Invariants.* `invariants.check` verifies the tables of `State` against the jobs, in O(jobs), and that
+every job that can start has started. Tests call it after every step; `gflowd --paranoid` does too.
 
 What belongs here: decisions and the data they need. What does not: I/O, texts for terminals, the wire
 format. Start reading at `engine.step`.

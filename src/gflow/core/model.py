@@ -67,7 +67,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     redone_from: JobKey = JobKey(0)
     # Source of the value of `--gpu-memory auto`, for display; empty: the user gave the value.
     gpu_memory_from: str = ""
-    # Each field below is set by an option (options/table.py).
+    # Each field below is set by an option (options/job_options.py).
     name: str = ""
     gpus: int = 0
     shared: bool = False

@@ -15,8 +15,8 @@ from gflow.client.retry import PATIENCE_S
 from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import Forbidden, GflowError, UsageError
 from gflow.job_states import FINAL_NAMES
+from gflow.options.job_options import CAPTURE, JOB
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, JOB
 
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # Options that make several jobs of one submission.

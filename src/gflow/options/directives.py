@@ -6,8 +6,8 @@ import shlex
 from typing import Any
 
 from gflow.errors import UsageError
+from gflow.options.job_options import CAPTURE, JOB, SLURM
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, JOB, SLURM
 
 MARK = "# GFLOW "
 

@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # typing costs 15 ms to import, textwrap 25
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 COLUMNS = 80
 WIDTH = 26

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.job_states import LISTED
+from gflow.options.job_options import SIGNALS, Option, is_digits, quote, refuse
 from gflow.options.node_shape import is_name, parse_shape
-from gflow.options.table import SIGNALS, Option, is_digits, quote, refuse
 
 # Conditions of --retry-on. Those in CODED take a number.
 RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")

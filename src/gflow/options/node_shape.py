@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gflow.errors import UsageError, did_you_mean
-from gflow.options.table import NAME_LENGTH, refuse
+from gflow.options.job_options import NAME_LENGTH, refuse
 
 MOST = 65536
 

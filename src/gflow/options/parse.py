@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gflow.options.table import refuse, spellings
+from gflow.options.job_options import refuse, spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 
 def parse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.options.table import JOB, JobOption, refuse
+from gflow.options.job_options import JOB, JobOption, refuse
 
 # Fields that other users see, of jobs that they see.
 PUBLIC_FIELDS = frozenset({option.field for option in JOB if option.seen_by == "all"})

@@ -12,8 +12,8 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.job_states import END_EVENTS, JobState
+from gflow.options.job_options import CAPTURE, JOB, spellings
 from gflow.options.node_shape import is_name, parse_shape
-from gflow.options.table import CAPTURE, JOB, spellings
 from gflow.options.values import read
 
 MARK = "#SBATCH"

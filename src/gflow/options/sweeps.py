@@ -6,7 +6,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from gflow.errors import UsageError
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 
 MOST = 10_000
 HINT = "write lr=0.1,0.01 or seed=1:5 or x=0:1:0.25"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import JOB, PARSABLE, Option
+from gflow.options.job_options import JOB, PARSABLE, Option
 
 # Not changeable: usage is accounted to the project; the tasks of an array exist already; hold has its own
 # command; a job stays on its target. A redone job is a new job: it may be held and may run elsewhere.

@@ -6,14 +6,14 @@ every `gbatch` imports this module.
 
 from __future__ import annotations
 
-from gflow.options.table import NAME_LENGTH, SIGNALS, is_digits, quote, refuse
+from gflow.options.job_options import NAME_LENGTH, SIGNALS, is_digits, quote, refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 TEN_YEARS_S = 10 * 366 * 86400
 MOST_MIB = 1 << 30

@@ -13,7 +13,7 @@ from gflow.core.ids import label
 from gflow.core.lifecycle.limits import spell_progress
 from gflow.core.model import DEFAULT_SPEC, LOCAL, AuditEntry, Job, Moment, Spec
 from gflow.core.scheduling.placement import gib
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.text.queue import left_s, short_state
 from gflow.text.table import clock, fine, table
 from gflow.wire.answers.daemon import StatusAnswer

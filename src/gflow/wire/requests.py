@@ -14,10 +14,10 @@ import msgspec
 from gflow.core.model import DEFAULT_SPEC, Spec
 from gflow.core.state.quotas import Scope
 from gflow.errors import UsageError
+from gflow.options.job_options import JOB, NAME_LENGTH, Option
 from gflow.options.node_shape import expand_shapes
 from gflow.options.rules import check_rules
 from gflow.options.sweeps import Parameter
-from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
 from gflow.wire.races import resolve_race
 from gflow.wire.sweeps import combinations, count_jobs, fill_templates

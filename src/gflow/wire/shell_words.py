@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gflow.core.forecast.explain import Blocker
 from gflow.core.model import Job, JobState
 from gflow.errors import GflowError
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 
 # Field of a spec -> the option that fills it.
 FIELDS = {option.field: option.name for option in JOB}

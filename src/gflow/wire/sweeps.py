@@ -8,8 +8,8 @@ from itertools import product
 from gflow.core.model import Spec
 from gflow.core.sweep_template import fill_spec
 from gflow.errors import UsageError
+from gflow.options.job_options import PARAM_FILE
 from gflow.options.sweeps import MOST, Parameter, parameters
-from gflow.options.table import PARAM_FILE
 
 # Largest total size of all commands of a sweep.
 MOST_BYTES = 64 << 20

@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 
 def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from gflow.options.job_options import COMMON
 from gflow.options.parse import parse
-from gflow.options.table import COMMON
 
 ABOUT = """Print the description of gflow's HTTP API (OpenAPI 3.1): its routes, requests and responses.
 

@@ -14,7 +14,7 @@ from gflow.errors import GflowError, UsageError
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from gflow.options.table import Option
+    from gflow.options.job_options import Option
 
 
 # Markers printed instead of candidates: the shell completes these itself.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from gflow.errors import Refused, UsageError
+from gflow.options.job_options import COMMON
 from gflow.options.parse import parse
-from gflow.options.table import COMMON
 
 ABOUT = """Serve gflow to an assistant over MCP, on standard input and output: tools that show (jobs, GPUs,
 logs, why a job waits), preview and change things. The server acts as you and has exactly your permissions.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gflow.core.forecast.queue_snapshot import GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.ids import JobKey
-from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET, assumed_length, caution_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET_IDLE_SHARE, assumed_length, caution_for
 
 # How many groups a simulation examines at most, which bounds its cost.
 MAX_EXAMINED = 100_000
@@ -193,7 +193,7 @@ class QueueSimulation:
     def _is_quiet(self) -> bool:
         """See `core.scheduling.backfill.is_quiet`, which is too frequent for a call of a common function."""
         idle = self._free if self._idle is None else self._idle
-        return self._gpus > 0 and idle >= QUIET * self._gpus and self._policy.patience > 0
+        return self._gpus > 0 and idle >= QUIET_IDLE_SHARE * self._gpus and self._policy.patience > 0
 
     def _reservations_due(self) -> list[SimulatedReservation]:
         """Start reservations of the oldest jobs; see `core.scheduling.backfill.reservations_due`."""

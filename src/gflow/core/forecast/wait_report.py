@@ -11,7 +11,7 @@ from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
 from gflow.core.ids import label
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.reasons import HELD
-from gflow.core.scheduling.backfill import may_backfill, reserved_start_of
+from gflow.core.scheduling.backfill import may_backfill, reservation_due_at
 from gflow.core.scheduling.placement import available, choose
 from gflow.core.state.machine import suits
 from gflow.core.state.state import State
@@ -49,7 +49,7 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
         start and Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start))),
         list(_alternatives(state, job, at)),
         overflows_at=None if job.overflows_at is None else at.to_wall(job.overflows_at),
-        promised_at=None if (due := reserved_start_of(state, job, at)) is None else at.to_wall(due),
+        promised_at=None if (due := reservation_due_at(state, job, at)) is None else at.to_wall(due),
     )
 
 

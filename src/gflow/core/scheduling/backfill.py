@@ -1,9 +1,9 @@
 """Backfill against start reservations (EASY backfilling): no job starves, however many others pass it.
 
-A job that has waited for many times its own length gets a start reservation: the earliest start that the
-expected ends of the running jobs allow. From then on another job of the same or lower precedence starts only
-if it is expected to end before that time, or if it uses resources that the reserved job does not need. Jobs
-of higher precedence ignore the reservation.
+A job that has waited for a multiple of its own length (`patience_for`) gets a start reservation: the earliest
+start that the estimated ends of the running jobs allow. From then on another job of the same or lower
+precedence starts only if it is estimated to end before that time, or if it uses resources that the reserved
+job does not need. Jobs of higher precedence ignore the reservation.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_CANDIDATES: Final = 20
 MAX_SCANNED: Final = 500
 # A job that wants the whole machine waits for `policy.patience` times its length. A job that wants a part of
 # it waits for less: patience is scaled by that part, raised to this power.
-NARROWER: Final = 2 / 3
+PATIENCE_EXPONENT: Final = 2 / 3
 # If this part of the GPUs is idle, no job waits for more than its own length.
-QUIET: Final = 2 / 3
+QUIET_IDLE_SHARE: Final = 2 / 3
 # A runtime estimate is an upper quartile: most jobs take less. A job that would backfill is assumed to take
 # this part of its estimate, or the part of the machine that is reserved, whichever is larger.
 CAUTION: Final = 0.5
@@ -128,12 +128,12 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
         return found
     ages = state.ready.ages
     kinds = sorted(ages, key=_kind_order) if len(ages) > 1 else list(ages)
-    has_one = frozenset([reservation.key for reservation in found])
+    reserved_keys = frozenset([reservation.key for reservation in found])
     # Jobs with GPUs and jobs without have separate budgets: otherwise the latter could starve.
     left = {True: state.policy.max_start_reservations, False: state.policy.max_start_reservations}
     due: list[StartReservation] = []
     for kind in kinds:
-        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], has_one, at.boot)
+        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], reserved_keys, at.boot)
         left[kind[1]] -= len(made)
         due += made
     if len(kinds) > 1:
@@ -146,7 +146,7 @@ def _reserve_for_oldest(
     profiles: ProfileCache,
     kind: tuple[int, bool],
     most: int,
-    has_one: frozenset[JobKey],
+    reserved_keys: frozenset[JobKey],
     now: float,
 ) -> list[StartReservation]:
     """At most `most` reservations for jobs of this kind, oldest first, except jobs that have one."""
@@ -161,7 +161,7 @@ def _reserve_for_oldest(
         since, key, _, group = age
         if len(found) == most or candidates == MAX_CANDIDATES:
             break
-        if key in has_one or profiles.is_limited(key, group):
+        if key in reserved_keys or profiles.is_limited(key, group):
             continue  # blocked by a quota or cap: skip it, but keep scanning
         if not _is_due(state, group, now - since, quiet):
             break
@@ -202,7 +202,7 @@ def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     return not patience or waited >= patience_of(state, group.shape, quiet) * group.patience_basis_s
 
 
-def reserved_start_of(state: State, job: Job, at: Moment) -> float | None:
+def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
     """The boot time by which a waiting job is due for a start reservation; it may be in the past.
 
     The jobs that have waited longer come first, so that the latest of these times counts. None: the job never
@@ -233,8 +233,8 @@ def patience_of(state: State, shape: Shape, quiet: bool) -> float:
 
 
 def patience_for(patience: float, share: float, quiet: bool) -> float:
-    """The same for a job that wants this share of the machine."""
-    times: float = patience * share**NARROWER
+    """How many times its own length a job that wants this share of the machine waits for a reservation."""
+    times: float = patience * share**PATIENCE_EXPONENT
     return 1.0 if quiet and times > 1.0 else times
 
 
@@ -249,4 +249,6 @@ def is_quiet(state: State) -> bool:
     """Whether most GPUs are idle: then a start reservation costs little."""
     machine = state.machine
     gpus = len(machine.gpus)
-    return gpus > 0 and float(len(machine.idle)) >= QUIET * float(gpus) and state.policy.patience > 0
+    return (
+        gpus > 0 and float(len(machine.idle)) >= QUIET_IDLE_SHARE * float(gpus) and state.policy.patience > 0
+    )

@@ -12,7 +12,7 @@ import msgspec
 
 from gflow import __version__
 from gflow.daemon.api.api_route import JSON, STREAM, TEXT, ApiRoute
-from gflow.options.table import JOB, Option
+from gflow.options.job_options import JOB, Option
 from gflow.wire import queries
 from gflow.wire.answers.problems import Problem
 

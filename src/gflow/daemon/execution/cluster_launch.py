@@ -14,7 +14,7 @@ from gflow.daemon.execution.environment import activation_variables, block, job_
 from gflow.daemon.execution.log_paths import slurm_path
 from gflow.daemon.settings import Settings
 from gflow.errors import Refused, unknown
-from gflow.options.table import JOB
+from gflow.options.job_options import JOB
 from gflow.targets.port import Launch
 from gflow.targets.routing import Targets
 from gflow.targets.slurm import slurm_cli

@@ -120,8 +120,8 @@ class Loop:
         # Numbers of the intents that are being carried out.
         self.busy: set[int] = set()
         self._intents = -1
-        self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
-        self._begins = Alarm(time.CLOCK_REALTIME, self._tick)
+        self._boot_timer = Alarm(time.CLOCK_BOOTTIME, self._tick)
+        self._wall_timer = Alarm(time.CLOCK_REALTIME, self._tick)
 
     # ------------------------------------------------------------ in
 
@@ -214,7 +214,8 @@ class Loop:
         future = self._arrivals[first] = asyncio.get_running_loop().create_future()
         return future
 
-    def has_arrived(self, first: int) -> None:
+    def mark_arrived(self, first: int) -> None:
+        """Complete the future of a submission whose jobs are all in the queue."""
         future = self._arrivals.pop(first, None)
         if future is not None and not future.done():
             future.set_result(None)
@@ -222,7 +223,7 @@ class Loop:
     def _finish_arrivals(self, changes: Changes) -> None:
         for number, record in changes.bulk.items():
             if record is None:
-                self.has_arrived(number)
+                self.mark_arrived(number)
 
     def forget_arrival(self, first: int) -> None:
         self._arrivals.pop(first, None)
@@ -344,6 +345,7 @@ class Loop:
             self.answer(turn)
 
     def persist(self, turn: Turn) -> None:
+        """Make the changes of a turn durable in one commit, before any effect or answer."""
         point("turn.before-commit")
         keep_counts(turn.changes, self.state)
         if turn.changes:
@@ -382,6 +384,7 @@ class Loop:
         return task in array.progress.pending
 
     def perform(self, turn: Turn) -> None:
+        """Carry out the effects of a durable turn, and set the timers for the next deadline."""
         point("turn.before-effects")
         try:
             self._perform(turn.effects)
@@ -421,7 +424,7 @@ class Loop:
             self._is_ahead = False
             for first, record in self.store.unfinished().items():
                 if isinstance(record, OpenSubmission) and record.closed:
-                    self.has_arrived(first)  # reloading put all of its jobs into the queue
+                    self.mark_arrived(first)  # reloading put all of its jobs into the queue
 
     def _retry_commit(self) -> None:
         """Try a commit; if it works, accept changes again and process the backlog."""
@@ -445,8 +448,8 @@ class Loop:
     def arm(self) -> None:
         """Set the timers to the next alarm and the next begin time."""
         due = next_boot_deadline(self.state)
-        self._limits.set(None if due is None else timers.of_kernel(due))
-        self._begins.set(next_wall_deadline(self.state))
+        self._boot_timer.set(None if due is None else timers.of_kernel(due))
+        self._wall_timer.set(next_wall_deadline(self.state))
 
     def _tick(self) -> None:
         self.post(lambda at: Tick(at=at))

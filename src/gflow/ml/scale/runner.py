@@ -18,8 +18,8 @@ from gflow.ml.launch.supervisor import UNFINISHED
 from gflow.ml.scale.measurement import Measurement, from_clock, from_meter
 from gflow.ml.scale.sizes import Size
 from gflow.ml.train.metering import FILE, SECONDS, WARMUP
+from gflow.options.job_options import CAPTURE, JOB
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, JOB
 
 
 class ScaleRequest(NamedTuple):

@@ -1,4 +1,4 @@
 """The options of each command, in a module of its own: a command loads only its own.
 
-Those of gbatch are in `options.table`. `gflow api` and `gflow mcp` have only the options of every command.
+Those of gbatch are in `options.job_options`. `gflow api` and `gflow mcp` have only the common options.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 
 # Of up, restart and run.
 RUN = (

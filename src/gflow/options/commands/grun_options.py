@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import CAPTURE, JOB, Option
+from gflow.options.job_options import CAPTURE, JOB, Option
 
 OPTIONS = (
     *(option for option in JOB + CAPTURE if option.name not in ("array", "param", "param-file", "hold")),

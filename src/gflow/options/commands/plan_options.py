@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gflow.options.commands.fit_options import MODEL, RECIPE
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.job_options import COMMON, JSON, Option
 
 # What the plan chooses.
 CHOSEN = ("batch", "accumulate", "checkpointing")

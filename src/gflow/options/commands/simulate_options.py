@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.job_options import COMMON, JSON, Option
 
 OPTIONS = (
     Option(

@@ -16,7 +16,7 @@ from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer_of
 from gflow.daemon.loop.bulk_actions import BulkAction
 from gflow.daemon.loop.commands import UpdateCommand
 from gflow.errors import Refused
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import allowed_line, drain_line, limit_line, show_gpus
 from gflow.wire.answers.daemon import DeliveriesAnswer, Delivery

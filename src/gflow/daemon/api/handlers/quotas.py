@@ -19,7 +19,7 @@ from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import NotFound, UsageError
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import quota_line, quota_page, reservation_line, reservation_page, timeline
 from gflow.wire.answers.quotas import (

@@ -14,7 +14,7 @@ from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
 from gflow.daemon.loop.commands import AuditCommand
 from gflow.errors import Forbidden, Refused
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.targets.port import Run
 from gflow.wire.answers.job_details import ExecAnswer, TerminalAnswer

@@ -12,7 +12,7 @@ from gflow.daemon.api.response import answer
 from gflow.daemon.api.rlimits import known_limits
 from gflow.daemon.auth.tokens import Token
 from gflow.errors import Forbidden
-from gflow.options.table import Option
+from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import new_token_text, revoked_line, token_table
 from gflow.wire.answers.daemon import NewTokenAnswer, RevokedAnswer, TokensAnswer, TokenView

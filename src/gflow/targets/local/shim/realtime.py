@@ -3,7 +3,7 @@
 A job that forks and exits all the time makes zombies faster than a shim of ordinary priority can reap them,
 until the machine has no pids left, and its processes evade the shim's kills. But a real-time process keeps
 all others off its CPU. So the shim is real-time only while it reaps or kills, for 0.1 s at a time and for at
-most half of the time. `native/watch.c` does the same in C.
+most half of the time. `native/supervise.c` does the same in C.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import gflow.options.commands
 from gflow.core.model import DEFAULT_SPEC, Spec
 from gflow.errors import UsageError
 from gflow.options.commands import gjob_options
+from gflow.options.job_options import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, JobOption, Option
 from gflow.options.rules import check_rule
-from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, JobOption, Option
 from gflow.options.update import REDO, UPDATE
 from gflow.options.values import READERS, read
 
