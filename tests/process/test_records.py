@@ -269,10 +269,21 @@ def mount(image: Path, folder: Path) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
+def unmount(image: Path, folder: Path) -> None:
+    """Unmount, and wait until no mount namespace of another test keeps the file system alive."""
+    subprocess.run(["umount", str(folder)], check=True)
+    words = ["losetup", "-j", str(image)]
+    wait_until(
+        lambda: not subprocess.run(words, capture_output=True, check=True).stdout,
+        timeout_s=60,
+        what="the loop device to be free",
+    )
+
+
 def test_epoch_changes_with_the_mount(disk: Path, tmp_path: Path) -> None:
     (disk / "run").mkdir()
     before = launch_epoch(str(disk / "run"))
-    subprocess.run(["umount", str(disk)], check=True)
+    unmount(tmp_path / "image", disk)
     mount(tmp_path / "image", disk)
     assert launch_epoch(str(disk / "run")) != before
 
@@ -288,7 +299,7 @@ def test_lost_record_does_not_rerun_attempt(disk: Path, tmp_path: Path) -> None:
         wait_until(lambda: starts(box))
         end_unseen(box)
         subprocess.run(["mount", "-o", "remount,abort", str(disk)], check=False, capture_output=True)
-        subprocess.run(["umount", str(disk)], check=True)
+        unmount(tmp_path / "image", disk)
         subprocess.run(["fsck.ext4", "-fy", str(tmp_path / "image")], check=False, capture_output=True)
         mount(tmp_path / "image", disk)
         box.up()
