@@ -71,7 +71,7 @@ class Box:
         }
         self.daemon: subprocess.Popen[bytes] | daemon_fork.ForkedProcess | None = None
         self.flags: list[str] = ["--paranoid"]
-        # Whom it belongs to, if not to us (see tests/people.py).
+        # Whom it belongs to, if not to us (see tests/user_accounts.py).
         self.person: pwd.struct_passwd | None = None
         self.prefix: list[str] = []
         # Done in the daemon's process before it becomes the daemon.

@@ -16,7 +16,7 @@ from typing import Any
 
 from gflow.daemon.process.directories import TRUST, rewritable
 from tests.harness import Box, UnixConnection
-from tests.people import ONE_AT_A_TIME, box_of, people, shared_folder
+from tests.user_accounts import ONE_AT_A_TIME, box_of, people, shared_folder
 
 _count = itertools.count()
 FLAGS = ("--system", "--simulate-gpus", "2x80G", "--cpus", "8")

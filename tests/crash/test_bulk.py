@@ -39,7 +39,7 @@ def stories(box: Box, *numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_killed_before_it_is_closed_a_submission_never_was(box: Box, name: str) -> None:
+def test_kill_before_close_leaves_no_submission(box: Box, name: str) -> None:
     box.up(*FLAGS, env={"GFLOW_FAULT": name})
     ask_in_vain(box, "/jobs", submission(box))
     box.up(*FLAGS)
@@ -50,7 +50,7 @@ def test_killed_before_it_is_closed_a_submission_never_was(box: Box, name: str) 
 
 
 @pytest.mark.parametrize("name", AFTER)
-def test_killed_after_it_is_closed_a_submission_is_whole(box: Box, name: str) -> None:
+def test_kill_after_close_keeps_the_whole_submission(box: Box, name: str) -> None:
     box.up(*FLAGS, env={"GFLOW_FAULT": name})
     ask_in_vain(box, "/jobs", submission(box))
     box.up(*FLAGS)

@@ -93,7 +93,7 @@ def test_every_fenced_shell_line_is_covered_or_a_script() -> None:
             )
 
 
-def test_the_reference_is_what_the_tables_say() -> None:
+def test_reference_matches_the_tables() -> None:
     import runpy
 
     generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
@@ -101,7 +101,7 @@ def test_the_reference_is_what_the_tables_say() -> None:
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
 
 
-def test_make_demo_waits_for_nothing_that_only_tests_need(tmp_path: Path) -> None:
+def test_make_demo_needs_no_test_tools(tmp_path: Path) -> None:
     """Its set-up must be quick on a fresh machine: neither shells by apt nor the tools of this repository."""
     line = ["make", "-n", "-C", str(ROOT), f"VENV={tmp_path / 'venv'}", "demo"]
     steps = subprocess.run(line, capture_output=True, text=True, check=True).stdout
@@ -110,7 +110,7 @@ def test_make_demo_waits_for_nothing_that_only_tests_need(tmp_path: Path) -> Non
     assert "[dev]" not in setup and "zsh" not in setup
 
 
-def test_the_laws_name_tests_that_there_are() -> None:
+def test_laws_name_existing_tests() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
     laws = re.findall(r"^(\d+)\. \*\*", text.partition("## Laws")[2], re.MULTILINE)

@@ -63,7 +63,7 @@ def test_a_second_run_in_one_process_is_like_the_first():
     assert first == second
 
 
-def test_what_saves_memory_does():
+def test_memory_savings_lower_the_peak():
     plain = estimate(hf=SMALL, batch=8, sequence=512).peak_allocated_bytes
     for saving in ({"checkpointing": True}, {"precision": "bf16-pure"}, {"batch": 4}, {"lora": 4}):
         assert estimate(**{"hf": SMALL, "batch": 8, "sequence": 512, **saving}).peak_allocated_bytes < plain
@@ -76,7 +76,7 @@ def test_a_card_is_large_enough_or_not():
     assert not fits(trace, found.peak_allocated_bytes - (1 << 20))
 
 
-def test_a_model_of_ones_own():
+def test_user_model_is_estimated():
     def make(batch):
         model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10))
         return model, (torch.randn(batch, 1024), torch.zeros(batch, dtype=torch.long))
@@ -86,7 +86,7 @@ def test_a_model_of_ones_own():
     assert weights <= found.breakdown["parameters"] <= weights + (1 << 20)
 
 
-def test_a_step_of_ones_own():
+def test_user_step_is_estimated():
     def make():
         model = torch.nn.Linear(64, 8)
 
@@ -164,7 +164,7 @@ def test_weights_beyond_a_terabyte_are_refused(monkeypatch):
         estimate(hf=SMALL, sequence=64)
 
 
-def test_nothing_is_left_behind():
+def test_estimate_leaves_torch_unchanged():
     estimate(hf=SMALL, sequence=64)
     assert not torch.is_autocast_enabled("cuda")
     tensor = torch.randn(3)
@@ -265,7 +265,7 @@ def test_a_model_without_fused_attention_has_its_own():
     assert estimate(hf=config, batch=1, sequence=8).confidence == "high"
 
 
-def test_who_reads_a_number_is_named():
+def test_operator_that_reads_a_value_is_named():
     class Cuts(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -313,7 +313,7 @@ def test_a_step_that_fails_is_one_sentence(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_another_model_than_the_named_one_is_a_doubt():
+def test_model_other_than_the_named_one_is_a_doubt():
     assert estimate(hf={**SMALL, "architectures": ["LlamaForCausalLM"]}, sequence=8).doubts == []
     found = estimate(hf={**SMALL, "architectures": ["LlamaModel"]}, sequence=8)
     assert found.confidence == "medium"
@@ -392,7 +392,7 @@ def test_models_without_position_limit_or_with_own_frames():
     assert estimate(hf=speech, sequence=64).total_params > 0
 
 
-def test_a_model_that_sees_is_told_that_nothing_is_shown():
+def test_vision_model_without_images_is_reported():
     heads = {"head_dim": 16, "num_key_value_heads": 2}
     sight = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     config = {"model_type": "gemma3", "text_config": TINY | heads, "vision_config": sight}

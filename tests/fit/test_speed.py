@@ -70,7 +70,7 @@ def test_a_prediction_loads_neither_the_compiler_nor_torchvision(tmp_path):
     assert found.splitlines()[-1] == "[] Compiler"
 
 
-def test_who_asks_for_the_compiler_gets_it():
+def test_compiler_is_loaded_on_request():
     found = _python(
         """
         from gflow.ml.fit.models import lazy_torch as light

@@ -61,7 +61,7 @@ def words_of(table: tuple[Option, ...]) -> st.SearchStrategy[list[str]]:
 
 @pytest.mark.parametrize("program", TABLES)
 @given(data=st.data())
-def test_command_lines(program: str, data: st.DataObject) -> None:
+def test_command_lines_are_read_or_refused(program: str, data: st.DataObject) -> None:
     words = data.draw(words_of(TABLES[program]))
     held(lambda: parse(words, TABLES[program], until_word=data.draw(st.booleans())))
 
@@ -77,7 +77,7 @@ def test_option_values(option: Option, value: Any) -> None:
     st.lists(words_of(JOB + CAPTURE + SLURM).map(" ".join), max_size=5),
     st.sampled_from(["# GFLOW ", "#SBATCH "]),
 )
-def test_scripts(lines: list[str], mark: str) -> None:
+def test_scripts_are_read_or_refused(lines: list[str], mark: str) -> None:
     script = "#!/bin/sh\n" + "".join(f"{mark}{line}\n" for line in lines)
     held(lambda: directives.read(script, "x.sh"))
     held(lambda: slurm.sbatch(script, "x.sh"))
@@ -92,7 +92,7 @@ def test_scripts(lines: list[str], mark: str) -> None:
     ids=["time", "since", "indices", "simulated", "selection", "host"],
 )  # fmt: skip
 @given(text=TEXT)
-def test_little_languages(parser: Callable[[str], Any], text: str) -> None:
+def test_small_grammars_are_read_or_refused(parser: Callable[[str], Any], text: str) -> None:
     held(lambda: parser(text))
 
 
@@ -115,13 +115,13 @@ def test_configuration_files(tmp_path_factory: Any, pairs: list[tuple[str, Any]]
 @given(
     st.dictionaries(st.sampled_from([name for one in SETTINGS for name in one.variables]), TEXT, max_size=3)
 )
-def test_variables(environ: dict[str, str]) -> None:
+def test_variables_are_read_or_refused(environ: dict[str, str]) -> None:
     held(lambda: load({}, environ, "", "/no/such/file"))
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
 @given(body=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_requests(kind: type, body: bytes) -> None:
+def test_requests_are_read_or_refused(kind: type, body: bytes) -> None:
     held(lambda: requests.decode(body, kind))
 
 
@@ -149,7 +149,7 @@ def test_messages_between_daemon_and_shim(sent: bytes) -> None:
 
 
 @given(TEXT)
-def test_tokens(text: str) -> None:
+def test_tokens_are_read_or_refused(text: str) -> None:
     assert Tokens(Path("/no/such/file")).find(text) is None
     assert Tokens(Path("/no/such/file")).find(f"gflow_{text}") is None
 

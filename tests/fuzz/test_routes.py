@@ -130,7 +130,7 @@ def asked(
 
 @pytest.mark.parametrize("route", KINDS, ids=lambda route: f"{min(route.methods - {'HEAD'})} {route.path}")
 @given(data=st.data())
-def test_a_route(served: Box, route: Any, data: st.DataObject) -> None:
+def test_route_answers_random_input(served: Box, route: Any, data: st.DataObject) -> None:
     method = min(route.methods - {"HEAD"})
     path = route.path
     for name in route.param_convertors:
@@ -182,7 +182,7 @@ def test_option_of_any_json_type_is_taken_or_refused(served: Box, route: str) ->
 
 
 @given(st.binary(max_size=400) | st.lists(st.sampled_from(OF_HTTP)).map(b"".join))
-def test_what_is_no_http(served: Box, sent: bytes) -> None:
+def test_invalid_http_is_answered(served: Box, sent: bytes) -> None:
     connection = UnixConnection(served.socket)
     connection.connect()
     connection.sock.sendall(sent)
@@ -198,7 +198,7 @@ def test_what_is_no_http(served: Box, sent: bytes) -> None:
     assert served.api("GET", "/health")[0] == 200
 
 
-def test_afterwards_it_is_as_good_as_new(served: Box) -> None:
+def test_daemon_works_after_random_requests(served: Box) -> None:
     served.ok("gctl", "set-gpus", "all")
     served.ok("gctl", "resume")
     job = served.submit("true")

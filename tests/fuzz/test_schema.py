@@ -133,7 +133,7 @@ def test_a_route_is_as_described(box: Box, session: requests.Session, case: sche
     assert box.daemon is not None and box.daemon.poll() is None
 
 
-def test_afterwards_it_is_as_good_as_new(box: Box) -> None:
+def test_daemon_works_after_random_requests(box: Box) -> None:
     box.ok("gctl", "set-gpus", "all")
     box.ok("gctl", "resume")
     assert box.finished(box.submit("true"))["state"] == "Finished"

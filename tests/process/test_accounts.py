@@ -139,7 +139,7 @@ def hand_over(made: System) -> str:
 def test_launch_compares_the_name_of_the_account_afresh(shim: str) -> None:
     """Also if the daemon has an older answer of the user database."""
     with system(env={"GFLOW_SHIM": shim}) as made:
-        made.box.program = [sys.executable, str(Path(__file__).with_name("believing_daemon.py"))]
+        made.box.program = [sys.executable, str(Path(__file__).with_name("caching_daemon.py"))]
         made.up()
         proof = made.root / "proof"
         job = made.bob.submit("--hold", "--output", "/dev/null", f"id > {proof}")

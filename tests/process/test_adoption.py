@@ -137,20 +137,20 @@ def test_a_stranger_in_a_session_with_the_jobs_pid_is_left_alone(
     assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
 
 
-def test_the_job_itself_is_ended(forge: Forge, stranger: subprocess.Popen[bytes]) -> None:
+def test_job_process_of_lost_shim_is_ended(forge: Forge, stranger: subprocess.Popen[bytes]) -> None:
     os.close(forge.write(gone(), run_record.identity_of(stranger.pid)))
     assert forge.adopt() == ["Lost"]
     assert stranger.wait(10) == -9
 
 
-def test_who_carries_the_tag_is_ended(forge: Forge) -> None:
+def test_process_with_the_tag_is_ended(forge: Forge) -> None:
     process = subprocess.Popen(["sleep", "60"], env={TAG: str(forge.path)}, start_new_session=True)
     os.close(forge.write(gone(), gone()))
     assert forge.adopt() == ["Lost"]
     assert process.wait(10) == -9
 
 
-def test_an_end_that_was_written_counts_whatever_the_boot(forge: Forge) -> None:
+def test_recorded_end_counts_on_any_boot(forge: Forge) -> None:
     end = ShimEnd(3, None, "", 10, 20)
     os.close(forge.write(gone()._replace(boot="another"), gone(), end))
     assert forge.adopt() == [""]
@@ -190,7 +190,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
     assert stranger.poll() is None
 
 
-def test_a_stop_that_comes_too_late_harms_nobody(forge: Forge) -> None:
+def test_late_stop_signals_no_other_process(forge: Forge) -> None:
     """The shim ends between being found and being told."""
     process = subprocess.Popen(["sleep", "60"])
     shim = run_record.identity_of(process.pid)

@@ -39,12 +39,12 @@ def document(box: Box) -> dict[str, Any]:
     return json.loads(box.ok("gflow", "api"))
 
 
-def test_the_daemon_serves_what_is_printed(box: Box, document: dict[str, Any]) -> None:
+def test_daemon_serves_the_printed_description(box: Box, document: dict[str, Any]) -> None:
     assert box.api("GET", "/openapi.json") == (200, document)
     assert document["openapi"].startswith("3.1")
 
 
-def test_without_words(box: Box) -> None:
+def test_api_command_takes_no_arguments(box: Box) -> None:
     done = box.run("gflow", "api", "nonsense")
     assert done.returncode == 2 and "takes no arguments" in done.stderr
     assert "OpenAPI" in box.ok("gflow", "api", "--help")
@@ -161,7 +161,7 @@ def test_a_timeline_without_an_end_is_refused_as_text_too(box: Box) -> None:
     assert status == 400, text
 
 
-def test_a_method_that_is_not_taken_is_told_those_that_are(box: Box) -> None:
+def test_unsupported_method_lists_the_allowed_ones(box: Box) -> None:
     connection = UnixConnection(box.socket)
     connection.request("PATCH", "/quotas")
     response = connection.getresponse()

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Box, UnixConnection, wait_until
-from tests.people import become, box_of, people, shared_folder
-from tests.process.test_people import SECRET, request, submitted
+from tests.process.test_multi_user import SECRET, request, submitted
 from tests.system import System, acting_as, system
+from tests.user_accounts import become, box_of, people, shared_folder
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ SHIMS = {"plain": {}, "python": {"memory": "200M"}}
 
 
 @pytest.mark.parametrize("shim", SHIMS)
-def test_what_the_shim_has_open_is_no_log(machine: System, shim: str) -> None:
+def test_open_descriptor_of_shim_is_refused_as_log(machine: System, shim: str) -> None:
     """The child that becomes the job has root's descriptors until it does."""
     paths = [f"/proc/self/fd/{number}" for number in range(1, 24)] + ["/dev/stdout", "/dev/fd/5"]
     for path in paths:
@@ -104,14 +104,14 @@ def test_a_path_that_no_file_can_have_is_refused(machine: System, field: str) ->
 
 
 @pytest.mark.parametrize(("field", "mib"), [("environ", 6), ("script", 16)])
-def test_what_is_kept_for_a_job_has_a_limit(machine: System, field: str, mib: int) -> None:
+def test_stored_text_of_a_job_is_limited(machine: System, field: str, mib: int) -> None:
     """It is on root's disk, where no quota of theirs holds."""
     job = request("true") | {field: "eHh4" * ((mib << 20) // 3 + 2)}
     status, answer = machine.ask(machine.bob, "POST", "/jobs", {"token": os.urandom(8).hex(), "jobs": [job]})
     assert (status, answer["title"]) == (400, f"the {field} is larger than {mib} MiB")
 
 
-def test_a_folder_of_somebody_elses_is_no_place_for_a_daemon() -> None:
+def test_data_folder_of_another_user_is_refused() -> None:
     """`sudo gflowd up` in Bob's home: Bob could have prepared jobs in there, which root would run."""
     with shared_folder() as root, people("bob", homes=root) as (bob,):
         theirs = box_of(bob, root)
@@ -126,7 +126,7 @@ def test_a_folder_of_somebody_elses_is_no_place_for_a_daemon() -> None:
 # ---------------------------------------------------------------- who is who
 
 
-def test_a_socket_that_somebody_squats_gets_nothing() -> None:
+def test_socket_of_another_user_gets_no_data() -> None:
     """A client tells its daemon its whole environment."""
     with shared_folder() as root, people("ann", "bob", homes=root) as (ann, bob):
         box = box_of(ann, root)
@@ -153,7 +153,7 @@ def test_a_socket_that_somebody_squats_gets_nothing() -> None:
             squatter.wait()
 
 
-def test_limits_hold_for_jobs_of_whoever_is_gone(machine: System) -> None:
+def test_resource_limits_hold_when_submitter_exited(machine: System) -> None:
     """A connection can be handed on: the limits of whoever made it would be forgotten."""
     body = json.dumps({"token": os.urandom(8).hex(), "jobs": [request("true")]})
     end, size = "\r\n", f"Content-Length: {len(body)}"
@@ -177,7 +177,7 @@ print(sock.makefile().read())
 # ---------------------------------------------------------------- what is nobody's business
 
 
-def test_a_private_machine_names_nobody() -> None:
+def test_private_machine_names_no_user() -> None:
     """Not by what they may have, nor by what is kept for them, nor by who else is on a GPU."""
     with system(env={"GFLOW_PEOPLE__PRIVACY": "private"}) as machine:
         leases = machine.root / "leases"
@@ -285,7 +285,7 @@ def test_unread_listings_do_not_fill_memory(machine: System) -> None:
         connection.close()
 
 
-def test_nobody_listens_so_often_that_others_wait(machine: System) -> None:
+def test_event_listeners_of_one_user_are_limited(machine: System) -> None:
     """Whatever happens wakes all who listen."""
     head = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
     connections = [UnixConnection(machine.box.socket) for _ in range(33)]
@@ -305,7 +305,7 @@ def test_nobody_listens_so_often_that_others_wait(machine: System) -> None:
         connection.close()
 
 
-def test_nobody_fills_the_machine_with_jobs_that_ask_for_nothing() -> None:
+def test_running_jobs_without_resources_are_limited() -> None:
     """Each has a shim, which is root's: no limit of theirs would hold."""
     with system(env={"GFLOW_PEOPLE__MAX_RUNNING": "3"}) as machine:
         machine.up()
@@ -326,7 +326,7 @@ def test_nobody_fills_the_machine_with_jobs_that_ask_for_nothing() -> None:
 # ---------------------------------------------------------------- terminals
 
 
-def test_nothing_of_a_job_is_a_command_to_roots_terminal(machine: System) -> None:
+def test_job_text_is_escaped_on_roots_terminal(machine: System) -> None:
     """A title that is set, a screen that is wiped, text that runs backwards: root reads what is."""
     evil = "\x1b]0;pwned\x07\x1b[2J\u202e\x9b31m"
     jobs = [
@@ -357,7 +357,7 @@ def test_nothing_of_a_job_is_a_command_to_roots_terminal(machine: System) -> Non
 # ---------------------------------------------------------------- clusters
 
 
-def test_nothing_of_a_persons_is_run_by_root_for_a_cluster(machine: System) -> None:
+def test_root_runs_no_user_program_for_a_cluster(machine: System) -> None:
     """sbatch would be root's, with variables of Bob's."""
     mark = machine.root / "ran"
     (machine.bob.work / "sbatch").write_text(f"#!/bin/sh\ntouch {mark}\n")

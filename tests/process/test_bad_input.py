@@ -237,12 +237,14 @@ def shown(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("words", "code", "says"), EMPTY, ids=shown)
-def test_typed_where_nothing_is(empty: Box, words: tuple[Any, ...], code: int, says: str) -> None:
+def test_bad_command_line_without_daemon_is_refused(
+    empty: Box, words: tuple[Any, ...], code: int, says: str
+) -> None:
     refused(empty, words, code, says)
 
 
 @pytest.mark.parametrize(("words", "code", "says"), BUSY, ids=shown)
-def test_typed(busy: Box, words: tuple[Any, ...], code: int, says: str | None) -> None:
+def test_bad_command_line_is_refused(busy: Box, words: tuple[Any, ...], code: int, says: str | None) -> None:
     refused(busy, words, code, says)
 
 
@@ -329,7 +331,7 @@ def test_path_that_is_not_utf8_is_named_and_a_link_to_it_helps(busy: Box) -> Non
     assert busy.finished(job)["state"] == "Finished" and "ff 0a" in " ".join(busy.text_of(job).split())
 
 
-def test_what_only_looks_bad_is_taken(busy: Box) -> None:
+def test_unusual_valid_input_is_accepted(busy: Box) -> None:
     """The neighbours of the refusals above."""
     for words in (
         ("--memory", "1.5G", "true"),
@@ -423,7 +425,7 @@ SENT = [
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"), SENT, ids=lambda value: str(value)[:60].replace("\0", "")
 )
-def test_sent(busy: Box, method: str, path: str, body: Any, status: int) -> None:
+def test_bad_request_is_refused(busy: Box, method: str, path: str, body: Any, status: int) -> None:
     answered(busy, method, path, body, JSON, status)
 
 
@@ -465,7 +467,7 @@ def test_a_request_that_is_too_large_is_refused_when_it_gets_so(busy: Box) -> No
     assert contents(busy) == before
 
 
-def test_what_is_not_http_at_all(busy: Box) -> None:
+def test_non_http_bytes_get_status_400(busy: Box) -> None:
     with unix_socket(busy) as sock:
         sock.sendall(b"hello\r\n\r\n")
         assert sock.recv(1 << 16).startswith(b"HTTP/1.1 400")

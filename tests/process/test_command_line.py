@@ -48,7 +48,7 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
         ("gcancel 1", CALL | {"gflow.cli.gcancel", *options("gcancel")}),
     ],
 )
-def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules: set[str]) -> None:
+def test_printing_command_loads_few_modules(daemon: Box, words: str, modules: set[str]) -> None:
     code = (
         "import sys; sys.path.append(sys.argv.pop(1)); program, *words = sys.argv.pop(1).split()\n"
         "from gflow import entry\n"
@@ -176,7 +176,7 @@ def test_a_bug_is_a_sentence_and_a_file_not_a_traceback(box: Box) -> None:
     assert answer["error"]["code"] == "internal"
 
 
-def test_ginfo_shows_who_has_what_and_says_simulated(daemon: Box) -> None:
+def test_ginfo_shows_gpu_holders_and_marks_simulated(daemon: Box) -> None:
     job = daemon.submit("--gpus", "2", "--name", "train", "sleep", "60")
     wait_until(lambda: daemon.job(job)["state"] == "Running")
     lines = daemon.ok("ginfo").splitlines()

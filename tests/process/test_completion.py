@@ -100,7 +100,7 @@ def test_without_a_daemon_there_are_no_jobs_and_no_noise(box: Box) -> None:
     assert box.ok("gflow", "__complete", "1", "gbatch", "--gpu-t").startswith("--gpu-type")
 
 
-def test_another_shell_is_one_sentence(box: Box) -> None:
+def test_unknown_shell_is_refused_in_one_sentence(box: Box) -> None:
     done = box.run("gqueue", "completion", "tcsh")
     assert (done.returncode, done.stderr.splitlines()[0]) == (
         2,

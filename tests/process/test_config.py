@@ -72,7 +72,7 @@ def test_config_says_where_each_value_comes_from(box: Box) -> None:
 
 
 @pytest.mark.parametrize("verb", ["up", "run", "config"])
-def test_a_typing_error_is_told_before_anything_starts(box: Box, verb: str) -> None:
+def test_typing_error_is_reported_before_the_start(box: Box, verb: str) -> None:
     config(box, "[daemon]\ngpuss = [0]\n")
     done = box.run("gflowd", verb)
     path = box.home / ".config/gflow/gflow.toml"
@@ -153,7 +153,7 @@ def test_times_are_read_and_shown_in_the_configured_zone(box: Box) -> None:
     assert box.text_of(go) == "zone=UTC\n", "the zone is for gflow's times, not for jobs"
 
 
-def test_init_with_advanced_asks_for_everything(box: Box) -> None:
+def test_init_with_advanced_asks_for_every_setting(box: Box) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [BIN / "gflowd", "init", "--advanced", "--gpus", "0"],
@@ -188,7 +188,7 @@ def test_gflowd_alone_is_the_daemon_in_the_foreground(box: Box) -> None:
     assert box.daemon.wait(20) == 0
 
 
-def test_everything_follows_the_xdg_variables(box: Box, tmp_path) -> None:
+def test_folders_follow_the_xdg_variables(box: Box, tmp_path) -> None:
     folders = {name: str(tmp_path / name) for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")}
     for folder in folders.values():
         os.mkdir(folder, 0o700)

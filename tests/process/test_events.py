@@ -1,4 +1,4 @@
-"""Events as they happen, and those that somebody missed."""
+"""Events as they happen, and events that a client missed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(events: list[dict[str, Any]], job: Any) -> list[str]:
     return [event["event"] for event in events if event["job_id"] == job]
 
 
-def test_a_job_tells_its_story(box: Box) -> None:
+def test_events_of_a_job_are_complete(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     with listening(box, "--after", "0") as heard:
         job = box.submit("--gpus", "1", "true")
@@ -47,7 +47,7 @@ def test_a_job_tells_its_story(box: Box) -> None:
     assert numbers == sorted(numbers)
 
 
-def test_who_was_away_gets_what_was_missed_also_across_a_restart(box: Box) -> None:
+def test_listener_gets_missed_events_across_a_restart(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     first = box.submit("true")
     box.finished(first)
@@ -103,7 +103,8 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
 
 
 # Told when a shim is killed (test_a_lost_job), when a limit comes near, of real GPUs (test_gpus.py), of jobs
-# that say how far they are (test_progress.py), and when a reservation takes GPUs (test_governing.py).
+# that say how far they are (test_progress.py), and when a GPU reservation begins
+# (test_quotas_and_reservations.py).
 NEEDS_MORE = {
     "notification_failed", "zombie_job_detected", "job_gpu_memory", "job_warned", "job_gpu_idle",
     "job_gpu_used", "job_idle_limit", "gpu_health_changed", "job_progress", "job_reserved",

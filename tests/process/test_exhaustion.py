@@ -60,7 +60,7 @@ ENDLESS: dict[str, tuple[str, str, Any, str]] = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_a_request_that_would_take_for_ever_is_refused(machine: System, what: str) -> None:
+def test_request_of_unbounded_time_is_refused(machine: System, what: str) -> None:
     *asked, word = ENDLESS[what]
     status, answer = machine.ask(machine.bob, *asked)
     assert status in (400, 413), (status, str(answer)[:200])

@@ -86,7 +86,7 @@ def test_set_limit_of_an_array_and_of_jobs_submitted_together(daemon: Box) -> No
     }
 
 
-def test_what_gctl_refuses(daemon: Box) -> None:
+def test_gctl_refuses_bad_input(daemon: Box) -> None:
     alone = daemon.submit("sleep", "60")
     cases = [
         (("set-gpus", "9"), 1, "there is no GPU 9 here"),

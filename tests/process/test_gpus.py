@@ -90,7 +90,7 @@ class TestDetection:
         assert box.finished(number)["state"] == "Finished"
         assert box.text_of(number) == "0,1 PCI_BUS_ID\n"
 
-    def test_by_uuid_if_that_is_set(self, box: Box, gpus: MockGpus):
+    def test_job_sees_its_gpus_by_uuid_if_configured(self, box: Box, gpus: MockGpus):
         up(box, gpus, GFLOW_GPU__VISIBLE_BY="uuid")
         number = box.submit("--gpus", "1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
         box.finished(number)
@@ -157,9 +157,7 @@ class TestStrangers:
         assert reason(box, 0) == ""
         assert "uses 4.9 GiB" in box.ok("ginfo", "-l")
 
-    def test_a_small_one_is_tolerated_and_its_memory_is_counted(
-        self, box: Box, gpus: MockGpus, stranger: int
-    ):
+    def test_small_unmanaged_process_is_tolerated_and_counted(self, box: Box, gpus: MockGpus, stranger: int):
         gpus[0].run(stranger, 400)
         up(box, gpus, GFLOW_GPU__UNMANAGED_MEMORY_MB="500")
         assert reason(box, 0) == ""
@@ -167,7 +165,7 @@ class TestStrangers:
         alone = box.submit("--gpus", "1", "--gpu-memory", "79G", *SLEEP)
         assert running(box, alone)["gpu_ids"] == [0], "slack: 79G of 79.6 with 512 MiB taken"
 
-    def test_what_is_free_is_checked_before_the_start(self, box: Box, gpus: MockGpus, stranger: int):
+    def test_free_gpu_memory_is_checked_before_the_start(self, box: Box, gpus: MockGpus, stranger: int):
         gpus[0].run(stranger, 20000)
         up(box, gpus, GFLOW_GPU__UNMANAGED_MEMORY_MB="30000")
         number = box.submit("--gpus", "1", "--gpu-memory", "70G", *SLEEP)
@@ -185,7 +183,7 @@ class TestStrangers:
         gpus[0].end(2**22 + 1)
         wait_until(lambda: reason(box, 0) == "")
 
-    def test_ignored_by_word_of_a_person(self, box: Box, gpus: MockGpus, stranger: int):
+    def test_unmanaged_process_is_ignored_by_command(self, box: Box, gpus: MockGpus, stranger: int):
         gpus[0].run(stranger, 3000)
         up(box, gpus)
         assert reason(box, 0).startswith("Unmanaged")
@@ -285,7 +283,7 @@ class TestMany:
         for place in (8, 9, 10):
             gpus.add(place, memory_mib=10240, name=f"NVIDIA A100 MIG {self.SLICE}", parent=1)
 
-    def test_of_sixteen_cards_only_the_good_ones_are_given_out(self, box: Box, tmp_path: Path, stranger: int):
+    def test_healthy_gpus_of_sixteen_are_assigned(self, box: Box, tmp_path: Path, stranger: int):
         gpus = MockGpus(tmp_path, 16)
         for used in (3, 5):
             gpus[used].run(stranger, 3000)
@@ -399,7 +397,7 @@ class TestHealth:
         wait_until(lambda: gpus[0].xid == 0, what="the daemon to hear of it")
         assert box.finished(box.submit("--gpus", "2", "true"))["state"] == "Finished"
 
-    def test_a_fault_is_remembered_until_somebody_resumes(self, box: Box, gpus: MockGpus):
+    def test_gpu_fault_is_remembered_until_resume(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         gpus[0].xid = 79
         wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 79: fell off the bus")
@@ -412,7 +410,7 @@ class TestHealth:
         up(box, gpus)
         assert reason(box, 0) == ""
 
-    def test_a_fault_stays_with_its_card_when_the_driver_counts_anew(self, box: Box, gpus: MockGpus):
+    def test_gpu_fault_stays_with_its_card_after_renumbering(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         gpus[0].xid = 79
         wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 79: fell off the bus")
@@ -421,7 +419,7 @@ class TestHealth:
         up(box, gpus)
         assert gpu(box, 0)["uuid"].startswith("GPU-00000001") and reason(box, 0) == ""
 
-    def test_where_the_lines_are_is_configured(self, box: Box, gpus: MockGpus):
+    def test_gpu_health_thresholds_are_configured(self, box: Box, gpus: MockGpus):
         gpus[1].celsius = 71
         up(
             box,
@@ -457,7 +455,7 @@ class TestIdle:
         with listening(box, "--after", "0", "--on", ",".join(wanted)) as heard:
             wait_until(lambda: {event["event"] for event in heard()} == wanted, what="the events")
 
-    def test_it_is_stopped_if_its_owner_said_so(self, box: Box, gpus: MockGpus):
+    def test_idle_job_with_stop_if_idle_is_stopped(self, box: Box, gpus: MockGpus):
         gpus[0].busy = 50
         up(box, gpus)
         polite = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
@@ -476,7 +474,7 @@ class TestIdle:
         assert box.job(other)["state"] == "Running"
         assert f"({end['reason']})" in box.ok("gqueue", "-a")
 
-    def test_one_busy_gpu_of_two_is_use_and_the_other_is_named(self, box: Box, gpus: MockGpus):
+    def test_job_with_one_busy_gpu_names_the_idle_one(self, box: Box, gpus: MockGpus):
         gpus[0].busy = 50
         up(box, gpus, GFLOW_GPU__IDLE_AFTER_SECS="1", GFLOW_GPU__STOP_IDLE_SECS="2")
         number = box.submit("--gpus", "2", *SLEEP)
@@ -486,7 +484,7 @@ class TestIdle:
         gpus[0].busy = 0
         assert box.finished(number)["reason"].startswith("IdleGPU: GPU 0,1 not used for ")
 
-    def test_what_nobody_could_see_is_no_idleness(self, box: Box, gpus: MockGpus):
+    def test_unobserved_time_is_not_idle_time(self, box: Box, gpus: MockGpus):
         gpus[0].busy = 50
         up(box, gpus, GFLOW_GPU__STOP_IDLE_SECS="3", GFLOW_GPU__PATIENCE_S="1")
         number = box.submit("--gpus", "1", *SLEEP)
@@ -500,7 +498,7 @@ class TestIdle:
         gpus[0].error = 0
         assert box.finished(number)["reason"].startswith("IdleGPU: GPU 0 not used for ")
 
-    def test_without_gpus_there_is_nothing_to_leave_idle(self, daemon: Box):
+    def test_job_without_gpus_is_not_idle(self, daemon: Box):
         refused = daemon.run("gbatch", "--stop-if-idle", "30", "true")
         assert refused.returncode == 2 and "--stop-if-idle needs --gpus" in refused.stderr
         number = daemon.submit("--gpus", "1", *SLEEP)
@@ -509,9 +507,7 @@ class TestIdle:
 
 
 class TestSharing:
-    def test_whoever_takes_more_than_they_said_is_killed_and_the_neighbour_lives(
-        self, box: Box, gpus: MockGpus
-    ):
+    def test_shared_job_over_its_gpu_memory_is_killed_alone(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         hog, victim = shared(box, "20G"), shared(box, "20G")
         assert running(box, hog)["gpu_ids"] == running(box, victim)["gpu_ids"]
@@ -524,9 +520,7 @@ class TestSharing:
         assert end["reason"] == "GpuMemory: used 29.3 GiB of 20 GiB on GPU 0"
         assert box.job(victim)["state"] == "Running"
 
-    def test_a_hog_that_grows_is_stopped_before_its_victim_is_refused_anything(
-        self, box: Box, gpus: MockGpus
-    ):
+    def test_growing_shared_job_is_stopped_before_others_lack_memory(self, box: Box, gpus: MockGpus):
         """Both take memory as CUDA programs do, from a stand-in for the driver."""
         up(box, gpus)
         program = (sys.executable, str(Path(__file__).parents[1] / "gpu/programs.py"))
@@ -568,7 +562,7 @@ class TestSharing:
         wait_until(lambda: gpu(box, 0)["holders"] and gpu(box, 0)["holders"][0]["used_mib"] == 70000)
         assert box.job(number)["state"] == "Running"
 
-    def test_the_watch_goes_on_after_a_restart(self, box: Box, gpus: MockGpus):
+    def test_gpu_memory_watch_continues_after_a_restart(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         number = shared(box, "20G")
         pid = pid_of(box, number)
@@ -578,7 +572,7 @@ class TestSharing:
         assert box.finished(number)["reason"].startswith("GpuMemory")
 
 
-def test_the_thread_ends_with_the_daemon(box: Box, gpus: MockGpus):
+def test_daemon_ends_while_the_driver_hangs(box: Box, gpus: MockGpus):
     up(box, gpus)
     gpus.machine.hang = 1
     box.down()
@@ -598,7 +592,7 @@ class TestWords:
         library.write_bytes(b"per_process_memory_fraction")
         return folder
 
-    def test_frameworks_of_shared_jobs_are_told(self, box: Box, gpus: MockGpus):
+    def test_shared_jobs_get_framework_memory_fraction(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         number = box.submit(
             "--gpus", "1", "--shared", "--gpu-memory", "20G", "--venv", str(self.torch(box)),
@@ -620,14 +614,14 @@ class TestWords:
             daemon.ok("gcancel", str(number))
             assert daemon.finished(number)["state"] == "Cancelled"
 
-    def test_no_mps_here_is_said_and_sharing_goes_on(self, box: Box, gpus: MockGpus):
+    def test_missing_mps_is_reported_and_sharing_works(self, box: Box, gpus: MockGpus):
         up(box, gpus, GFLOW_GPU__MPS="true")
         assert "no MPS (nvidia-cuda-mps-control is not installed)" in box.ok("ginfo", "-l")
         assert running(box, shared(box, "20G"))
 
 
 class TestHistory:
-    def test_what_a_job_did_with_its_gpu(self, box: Box, gpus: MockGpus):
+    def test_gpu_usage_of_a_job_is_shown(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         gpus[0].busy, gpus[0].celsius = 87, 66
         number = box.submit("--gpus", "1", *SLEEP)
@@ -646,7 +640,7 @@ class TestHistory:
         assert box.ok("gjob", "usage", "--csv", str(number)).startswith("at,gpu,span_s,busy,")
         assert "no GPU history" in box.ok("gjob", "usage", str(box.submit("true")))
 
-    def test_memory_by_what_earlier_runs_used(self, box: Box, gpus: MockGpus):
+    def test_gpu_memory_auto_follows_earlier_runs(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         auto = ("--gpus", "1", "--gpu-memory", "auto")
         refused = box.run("gbatch", *auto, "--shared", *SLEEP)
@@ -678,7 +672,7 @@ class TestHistory:
         assert (box.job(4)["gpu_memory_mib"], box.job(4)["gpu_memory_from"]) == (7168, None)
         assert box.run("gjob", "update", "4", "--gpu-memory", "auto").returncode == 2
 
-    def test_predicted_beside_measured(self, box: Box, gpus: MockGpus):
+    def test_predicted_gpu_memory_is_shown_beside_measured(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         plan = box.root / "plan.json"
         plan.write_text(json.dumps({"gpu": "X", "chosen": {"gpus": 1, "bytes": 6000 << 20}}))
@@ -705,7 +699,7 @@ class TestHistory:
         rows = box.ok("gstats", "--predictions", "-o", "csv").splitlines()
         assert len(rows) == 3 and rows[1].endswith("6000,5000,20.0")
 
-    def test_readings_again_and_again(self, box: Box, gpus: MockGpus):
+    def test_gflow_gpus_watch_repeats_readings(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         lines = box.ok("gflow", "gpus", "watch", "--csv", "-n", "1", "-c", "2").splitlines()
         assert lines[0].startswith("time,gpu,busy,memory_mib") and len(lines) == 5

@@ -108,7 +108,7 @@ JOBID       NAME      ST
         (("--group", "--format=JOBID,NAME,ST"), GROUPS),
     ],
 )
-def test_golden(filled: Box, words, text) -> None:
+def test_gqueue_output_matches_golden_text(filled: Box, words, text) -> None:
     assert filled.ok("gqueue", *words) == text
 
 
@@ -162,7 +162,7 @@ def test_golden(filled: Box, words, text) -> None:
         ("--names wide,train --sort name --limit 1 --user all", "3"),
     ],
 )
-def test_which_jobs(filled: Box, words, ids) -> None:
+def test_gqueue_filters_select_jobs(filled: Box, words, ids) -> None:
     text = filled.ok("gqueue", *words.split(), "-f", "JOBID")
     assert [line.partition("_")[0] for line in text.splitlines()[1:]] == ids.split()
     data = json.loads(filled.ok("gqueue", *words.split(), "--json"))
@@ -240,7 +240,7 @@ def test_bad_queries(filled: Box, query, status) -> None:
     assert filled.api("GET", f"/jobs?{query}")[0] == status
 
 
-def test_other_programs_can_read_it(filled: Box) -> None:
+def test_gqueue_output_formats_are_parseable(filled: Box) -> None:
     rows = list(csv.DictReader(io.StringIO(filled.ok("gqueue", "-a", "-o", "csv"))))
     assert [row["id"] for row in rows] == [*"1234567", "8", "9"]
     assert rows[2] | {"submitted_at": "", "started_at": "", "time": ""} == {
@@ -256,7 +256,7 @@ def test_other_programs_can_read_it(filled: Box) -> None:
     assert data["jobs"][0]["name"] == "train"
 
 
-def test_nothing_found_is_still_valid(filled: Box) -> None:
+def test_empty_gqueue_output_is_valid(filled: Box) -> None:
     empty = ("gqueue", "-u", "nobody")
     assert json.loads(filled.ok(*empty, "-o", "json")) == {"jobs": [], "total": 0}
     assert filled.ok(*empty, "-o", "csv").startswith("id,name,state,time,gpus,user,submitted_at,reason")

@@ -31,7 +31,7 @@ def test_output_and_exit_code_are_the_jobs(box: Box) -> None:
     assert (fine.returncode, fine.stdout, fine.stderr) == (0, "", "")
 
 
-def test_it_says_why_it_waits(box: Box) -> None:
+def test_grun_says_why_the_job_waits(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     first = box.submit("--gpus", "1", "sleep", "600")
     process = grun(box, "--gpus", "1", "echo", "my turn")
@@ -72,7 +72,7 @@ def test_a_job_in_front_outlives_the_daemon(box: Box) -> None:
     assert (process.returncode, out) == (4, "two\n")
 
 
-def test_bad_words_are_one_sentence(box: Box) -> None:
+def test_bad_grun_options_are_refused_in_one_sentence(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     for words in (["--gpus", "9", "true"], ["--array", "1-3", "true"], [], ["--nonsense", "true"]):
         done = box.run("grun", *words)

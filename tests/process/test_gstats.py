@@ -38,7 +38,7 @@ def used(tmp_path_factory: pytest.TempPathFactory):
         box.clean_up()
 
 
-def test_figures(used: Box) -> None:
+def test_gstats_figures(used: Box) -> None:
     stats = json.loads(used.ok("gstats", "--json"))
     assert stats.keys() >= FIGURES
     assert {name: stats[name] for name in FIGURES if name.endswith("_jobs")} == {
@@ -74,7 +74,7 @@ def test_csv_has_a_row_for_all_and_for_each(used: Box) -> None:
     assert rows[0].keys() - {"scope", "name"} == FIGURES
 
 
-def test_other_people_and_other_times(used: Box) -> None:
+def test_gstats_of_other_users_and_times(used: Box) -> None:
     nobody = json.loads(used.ok("gstats", "-u", "nobody", "--json"))
     assert (nobody["user"], nobody["total_jobs"], nobody["success_rate"]) == ("nobody", 0, None)
     later = json.loads(used.ok("gstats", "-t", "2099-01-01", "-o", "json"))
@@ -114,6 +114,6 @@ def test_bad_queries(used: Box, query) -> None:
     assert used.api("GET", f"/stats?{query}")[0] == 400
 
 
-def test_help_teaches(used: Box) -> None:
+def test_gstats_help_has_examples(used: Box) -> None:
     text = used.ok("gstats", "--help")
     assert text.startswith("usage: gstats") and "examples:" in text

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import BIN, Box
-from tests.people import box_of, people, shared_folder
+from tests.user_accounts import box_of, people, shared_folder
 
 pytestmark = pytest.mark.both_shims
 SHOW = """
@@ -68,7 +68,7 @@ def test_a_job_does_not_inherit_the_daemons_circumstances(box: Box, way: list[st
 
 
 @WAYS
-def test_what_cannot_be_taken_back_does_not_fail_the_job(way: list[str]) -> None:
+def test_irreversible_daemon_settings_do_not_fail_the_job(way: list[str]) -> None:
     with people("ann") as (person,), shared_folder() as root:
         box = box_of(person, root)
         box.preexec = odd

@@ -144,7 +144,7 @@ def test_functions_run_as_jobs(lab: Box) -> None:
     assert said == [[1, 8, 15, 22], False, ["times"], []]
 
 
-def test_what_a_function_raises_comes_back_with_where(lab: Box) -> None:
+def test_exception_of_a_function_has_its_traceback(lab: Box) -> None:
     said = program(
         lab,
         """
@@ -207,7 +207,7 @@ def test_a_map_is_one_array_with_results_in_order(lab: Box) -> None:
     assert said == [[2 * n for n in range(40)], ["1"]]
 
 
-def test_a_map_in_chunks_and_what_the_standard_library_promises(lab: Box) -> None:
+def test_map_in_chunks_follows_the_standard_library(lab: Box) -> None:
     said = program(
         lab,
         """
@@ -317,7 +317,7 @@ def test_futures_survive_a_daemon_that_is_killed(lab: Box) -> None:
     assert program(lab, program_text) == [0, 1, 2, 3, 4, 5]
 
 
-def test_for_programs_with_an_event_loop(lab: Box) -> None:
+def test_futures_work_in_an_event_loop(lab: Box) -> None:
     said = program(
         lab,
         """

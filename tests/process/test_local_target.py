@@ -150,7 +150,7 @@ STUBBORN = {
 
 @pytest.mark.parametrize("groups", ["with control groups", "without"])
 @pytest.mark.parametrize("how", ["cancel", "limit"])
-def test_nothing_lives_when_the_state_changes(box: Box, how: str, groups: str) -> None:
+def test_no_process_lives_when_the_job_state_changes(box: Box, how: str, groups: str) -> None:
     box.up("--cpus", "8", env={"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {})
     limit = ["--time", "0:03"] if how == "limit" else []
     jobs = [box.submit("--grace", "1", *limit, line) for line in STUBBORN.values()]

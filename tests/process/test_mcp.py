@@ -103,7 +103,7 @@ def test_an_assistant_submits_looks_and_ends(box: Box) -> None:
     spoken(box, scene)
 
 
-def test_without_a_daemon_it_says_so(box: Box) -> None:
+def test_mcp_without_daemon_reports_it(box: Box) -> None:
     async def scene(session: Any) -> None:
         assert "not running" in await refused(session, "get_health")
 
@@ -111,7 +111,7 @@ def test_without_a_daemon_it_says_so(box: Box) -> None:
     assert box.run("gflow", "mcp").returncode == 2
 
 
-def test_it_has_the_rights_of_its_caller() -> None:
+def test_mcp_has_the_rights_of_its_caller() -> None:
     with system() as machine:
         machine.up()
         request = {"command": ["echo", "opensesame"], "cwd": "/", "options": {"hold": True}}

@@ -96,7 +96,7 @@ def test_figures_follow_what_happens(box: Box) -> None:
     assert now("gflow_jobs_held") == now("gflow_jobs_queued") == 0
 
 
-def test_where_jobs_are_private_nobody_is_named() -> None:
+def test_metrics_of_private_machine_name_no_user() -> None:
     with system() as machine:
         machine.box.env["GFLOW_PEOPLE__PRIVACY"] = "private"
         machine.up()

@@ -146,7 +146,7 @@ def table(kind: str, **rows: Any) -> str:
     return f"[[notifications.{kind}]]\n" + "\n".join(lines).replace('": "', '" = "') + "\n"
 
 
-def test_a_webhook_hears_of_jobs(box: Box, certificate: Any, receiver: Receiver) -> None:
+def test_webhook_receives_job_events(box: Box, certificate: Any, receiver: Receiver) -> None:
     hook = table("webhooks", url=receiver.url, secret="sesame", headers={"X-Lab": "vision"})
     configured(box, certificate, hook)
     job = box.submit("--gpus", "1", "--name", "train", "bash", "-c", "echo hidden; exit 3")
@@ -181,7 +181,7 @@ def test_a_flaky_receiver_is_asked_again_and_a_refusal_is_not(
     assert "HTTP 400" in box.ok("gflow", "events", "--past", "--on", "notification_failed")
 
 
-def test_an_answer_that_is_none_is_no_end(box: Box, certificate: Any, receiver: Receiver) -> None:
+def test_invalid_webhook_answer_is_retried(box: Box, certificate: Any, receiver: Receiver) -> None:
     """Whatever one of them says, the others are told, and later it is again."""
     with socket.create_server(("localhost", 0)) as mute:
         answers = iter([b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
@@ -201,7 +201,7 @@ def test_an_answer_that_is_none_is_no_end(box: Box, certificate: Any, receiver: 
         wait_until(lambda: len(heard) == 2, what="the second try")
 
 
-def test_what_a_killed_daemon_did_not_deliver_the_next_one_does(
+def test_undelivered_notifications_are_sent_after_a_kill(
     box: Box, certificate: Any, receiver: Receiver
 ) -> None:
     configured(box, certificate, table("webhooks", url=receiver.url, events=["job_completed"]))
@@ -218,7 +218,7 @@ def test_what_a_killed_daemon_did_not_deliver_the_next_one_does(
     assert len({json.loads(body)["id"] for _, body in receiver.got}) == 3
 
 
-def test_a_new_destination_hears_nothing_of_the_past(box: Box, certificate: Any, receiver: Receiver) -> None:
+def test_new_destination_gets_no_past_events(box: Box, certificate: Any, receiver: Receiver) -> None:
     box.up("--simulate-gpus", "1x80G")
     box.finished(box.submit("true"))
     box.down()
@@ -284,7 +284,7 @@ def test_a_test_tells_what_works_and_shows_no_secret(
     assert "wrong" not in shown
 
 
-def test_without_any_configured_the_test_says_so(box: Box) -> None:
+def test_notification_test_without_destinations_says_so(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     done = box.run("gctl", "notify", "test")
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, "gctl: no notifications are configured")

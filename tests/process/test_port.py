@@ -89,14 +89,14 @@ def job_of(box: Box, *command: str) -> dict[str, Any]:
     return {"token": os.urandom(8).hex(), "jobs": [box.job_request(command)]}
 
 
-def test_there_is_no_port_unless_one_is_configured(box: Box) -> None:
+def test_port_is_closed_unless_configured(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     assert box.daemon is not None
     assert inet_sockets(box.daemon.pid) == []
     assert "does not listen on a port yet" in box.ok("gctl", "token", "create")
 
 
-def test_nothing_is_to_be_had_without_a_token(box: Box, port: int) -> None:
+def test_request_without_token_is_refused(box: Box, port: int) -> None:
     assert box.daemon is not None
     (line,) = inet_sockets(box.daemon.pid)
     assert line.split()[1].startswith("0100007F:")  # 127.0.0.1
@@ -115,7 +115,7 @@ def test_nothing_is_to_be_had_without_a_token(box: Box, port: int) -> None:
     assert f"token {number} from 127.0.0.1" in json.dumps(box.api("GET", f"/jobs/{job}/history")[1])
 
 
-def test_only_a_hash_is_kept_and_only_its_owner_reads_it(box: Box, port: int) -> None:
+def test_token_is_stored_as_private_hash(box: Box, port: int) -> None:
     secret = made_token(box).split("_", 2)[2]
     path = box.data / "tokens.json"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -160,7 +160,7 @@ def test_a_token_makes_no_tokens(box: Box, port: int) -> None:
 
 
 @pytest.mark.parametrize("words", [["make"], ["create", "x"], ["revoke"], ["create", "--days", "0"], []])
-def test_what_is_wrong_is_said(box: Box, words: list[str]) -> None:
+def test_bad_token_command_is_refused(box: Box, words: list[str]) -> None:
     done = box.run("gctl", "token", *words)
     assert done.returncode == 2
     assert done.stderr
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said(box: Box, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "localhost.evil.example", ""])
-def test_a_name_that_was_pointed_here_leads_nowhere(box: Box, port: int, host: str) -> None:
+def test_foreign_host_header_is_refused(box: Box, port: int, host: str) -> None:
     """DNS rebinding: a page's own name suddenly means 127.0.0.1. Also with a token it gets nothing."""
     caller = Caller(port, made_token(box))
     status, answer, _ = caller.ask("POST", "/jobs", job_of(box, "true"), {"Host": host.format(port=port)})
@@ -203,7 +203,7 @@ def test_a_page_of_another_site_changes_nothing(box: Box, port: int, origin: str
 # ---------------------------------------------------------------- what strangers try
 
 
-def test_whoever_asks_too_often_waits(box: Box, port: int) -> None:
+def test_wrong_tokens_are_rate_limited(box: Box, port: int) -> None:
     for _ in range(30):
         status, _, _ = Caller(port, "gflow_wrong").ask("GET", "/jobs")
         if status == 429:
@@ -278,7 +278,7 @@ def test_a_port_that_would_not_be_safe_is_refused(box: Box, settings: dict[str, 
     assert says in done.stderr
 
 
-def test_tls(box: Box) -> None:
+def test_tls_connection_works(box: Box) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here")
     cert, key = box.root / "cert.pem", box.root / "key.pem"

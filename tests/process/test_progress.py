@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.harness import Box, wait_until
-from tests.process.test_people import submitted
+from tests.process.test_multi_user import submitted
 from tests.system import system
 
 SAYS = """
@@ -36,7 +36,7 @@ def progress(box: Box, job: int) -> dict:
 
 
 @pytest.mark.both_shims
-def test_a_job_says_how_far_it_is(daemon: Box) -> None:
+def test_job_progress_is_shown(daemon: Box) -> None:
     job = says(daemon, 98, 101, str(daemon.work / "end"))
     wait_until(lambda: progress(daemon, job).get("step") == 100)
     found = progress(daemon, job)
@@ -60,7 +60,7 @@ def test_events_come_at_every_tenth(daemon: Box) -> None:
     assert stream.count(b"event: job_progress") == 2
 
 
-def test_a_daemon_that_comes_back_hears_it_again(daemon: Box) -> None:
+def test_restarted_daemon_receives_progress(daemon: Box) -> None:
     job = says(daemon, 1, 199)
     wait_until(lambda: progress(daemon, job).get("step", 0) > 3)
     daemon.kill9()
@@ -68,7 +68,7 @@ def test_a_daemon_that_comes_back_hears_it_again(daemon: Box) -> None:
     wait_until(lambda: progress(daemon, job).get("step", 0) > 10)
 
 
-def test_nonsense_and_floods_are_nobodys_business(daemon: Box) -> None:
+def test_invalid_and_excess_reports_are_ignored(daemon: Box) -> None:
     job = says(daemon, 98, 101, str(daemon.work / "end"))
     wait_until(lambda: progress(daemon, job).get("step") == 100)
     folder = os.open(daemon.data, os.O_PATH)

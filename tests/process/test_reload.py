@@ -34,7 +34,7 @@ def patient(box: Box, *request: Any) -> tuple[int, Any]:
         return box.api(*request)
 
 
-def test_it_is_the_same_process_with_new_settings(box: Box) -> None:
+def test_reload_keeps_the_process_with_new_settings(box: Box) -> None:
     box.ok("gflowd", "up", "--cpus", "3")
     pid = json.loads(box.ok("gflowd", "status", "--json"))["pid"]
     job = box.submit("bash", "-c", "ulimit -n; sleep 600")
@@ -75,7 +75,7 @@ def test_a_job_of_a_reloaded_daemon_has_the_usual_signals(box: Box) -> None:
     assert box.finished(stubborn)["state"] == "Cancelled", "a later daemon's kill is heard"
 
 
-def test_who_connects_meanwhile_waits(box: Box) -> None:
+def test_client_that_connects_during_reload_waits(box: Box) -> None:
     box.up("--cpus", "2")
     assert box.daemon is not None
     answers: list[int] = []

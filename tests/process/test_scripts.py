@@ -124,7 +124,7 @@ def test_a_program_with_arguments_is_no_script(daemon: Box) -> None:
         assert lines_of(daemon, daemon.submit(*words)) == ["b"]
 
 
-def test_what_may_be_there_by_then_is_taken(daemon: Box) -> None:
+def test_program_that_does_not_exist_yet_is_accepted(daemon: Box) -> None:
     """A job before it may build the program; another PATH may have it."""
     build = daemon.submit("printf '#!/bin/bash\\necho built \"$@\"' > prog; chmod +x prog")
     job = daemon.submit("--depends-on", str(build), "./prog", "here")

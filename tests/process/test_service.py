@@ -76,7 +76,7 @@ def test_a_systemd_that_does_not_run_changes_nothing(stubbed: Box) -> None:
     assert box.daemon is not None and box.daemon.poll() is None and box.serves()
 
 
-def test_its_life(stubbed: Box) -> None:
+def test_service_install_and_uninstall(stubbed: Box) -> None:
     box = stubbed
     done = box.run("gflowd", "service", "install")
     assert done.returncode == 0, done.stderr
@@ -125,7 +125,7 @@ def test_a_daemon_that_runs_makes_room_and_its_jobs_go_on(stubbed: Box) -> None:
     os.kill(int((box.home / "daemon").read_text()), signal.SIGTERM)
 
 
-def test_what_is_refused(stubbed: Box) -> None:
+def test_service_install_refusals(stubbed: Box) -> None:
     box = stubbed
     unit = box.home / ".config/systemd/user/gflowd.service"
     unit.parent.mkdir(parents=True)
@@ -158,7 +158,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("kind", UNITS)
-def test_what_is_in_a_unit_and_what_is_not(kind: str) -> None:
+def test_unit_file_has_expected_lines(kind: str) -> None:
     text = UNITS[kind]
     for line in ("KillMode=process", "Delegate=yes", "Restart=on-failure", "TasksMax=infinity"):
         assert f"\n{line}\n" in text
@@ -172,7 +172,7 @@ def test_what_is_in_a_unit_and_what_is_not(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", UNITS)
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
-def test_systemd_understands_them(kind: str, tmp_path: Path, box: Box) -> None:
+def test_systemd_accepts_the_units(kind: str, tmp_path: Path, box: Box) -> None:
     unit = tmp_path / "gflowd.service"
 
     def complaints(text: str) -> list[str]:

@@ -45,7 +45,7 @@ def test_a_notice_stops_requeues_and_drains(box: Box, metadata: Server) -> None:
     assert box.job(job)["attempt"] == 2 and box.finished(waiting)["state"] == "Finished"
 
 
-def test_a_new_daemon_does_not_remember_it(box: Box, metadata: Server) -> None:
+def test_new_daemon_does_not_remember_the_spot_notice(box: Box, metadata: Server) -> None:
     """A machine that is there again is not taken away: what waits goes on by itself."""
     box.env |= {"GFLOW_SPOT__CLOUD": f"gcp={metadata.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
     metadata.take(30)
@@ -60,6 +60,6 @@ def test_a_new_daemon_does_not_remember_it(box: Box, metadata: Server) -> None:
 
 
 @pytest.mark.parametrize(("said", "refusal"), [("awz", "unknown cloud"), ("aws=nowhere", "is no address")])
-def test_what_makes_no_sense_is_refused(box: Box, said: str, refusal: str) -> None:
+def test_bad_spot_cloud_is_refused(box: Box, said: str, refusal: str) -> None:
     done = box.run("gflowd", "up", env={**box.env, "GFLOW_SPOT__CLOUD": said})
     assert done.returncode == 2 and refusal in done.stderr and "spot.cloud" in done.stderr

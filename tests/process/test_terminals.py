@@ -16,7 +16,7 @@ import pytest
 
 from gflow.wire.terminal_protocol import GREETING, HELLO, INPUT, MOST_FRAME, frame, reach
 from tests.harness import BIN, Box, wait_until
-from tests.process.test_people import submitted
+from tests.process.test_multi_user import submitted
 from tests.system import acting_as, system
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux here")
@@ -142,7 +142,7 @@ def test_a_terminal_that_is_closed_hangs_the_job_up(box: Box, window: Window) ->
     wait_until(lambda: not _runs(box, "sleep"), what="the end of all it started")
 
 
-def test_a_detachable_one_goes_on_and_is_attached_again(box: Box, window: Window) -> None:
+def test_detached_terminal_continues_and_is_attached_again(box: Box, window: Window) -> None:
     inside(window, "--detachable")
     window.type("x=kept; clear")
     window.press("C-\\")
@@ -166,7 +166,7 @@ def test_a_detachable_one_goes_on_and_is_attached_again(box: Box, window: Window
     assert box.finished(1)["exit_code"] == 3
 
 
-def test_it_waits_for_its_turn_and_ctrl_c_cancels_it(box: Box, window: Window) -> None:
+def test_waiting_terminal_job_is_cancelled_by_ctrl_c(box: Box, window: Window) -> None:
     first = box.submit("--gpus", "1", "sleep", "600")
     window.type("grun --gpus 1 --pty bash")
     window.shows("job 2 waits: Resources")
@@ -193,7 +193,7 @@ def test_gcancel_ends_a_shell_that_ignores_term(box: Box, window: Window) -> Non
     assert "KILL" not in (box.finished(1)["reason"] or "")
 
 
-def test_without_a_terminal_it_is_refused(box: Box) -> None:
+def test_pty_without_a_terminal_is_refused(box: Box) -> None:
     box.up()
     done = box.run("grun", "--pty", "bash")
     assert (done.returncode, box.jobs()) == (2, {})
@@ -201,7 +201,7 @@ def test_without_a_terminal_it_is_refused(box: Box) -> None:
     assert "--detachable requires --pty" in box.run("grun", "--detachable", "true").stderr
 
 
-def test_what_cannot_start_says_so(box: Box, window: Window) -> None:
+def test_terminal_job_that_cannot_start_says_why(box: Box, window: Window) -> None:
     job = box.submit("--pty", "--chdir", "/", "--depends-on", str(box.submit("true")), "no-such-program")
     assert box.finished(job)["reason"].startswith("StartFailed: ")
 
@@ -267,7 +267,7 @@ def test_exec_beside_what_does_not_run_is_refused(box: Box) -> None:
 # ---------------------------------------------------------------- who reaches whom
 
 
-def test_nobody_reaches_anothers_terminal() -> None:
+def test_terminal_of_another_user_is_refused() -> None:
     with system() as machine:
         machine.up()
         body = {
@@ -350,7 +350,7 @@ def test_exec_is_the_jobs_owner_also_for_root() -> None:
         assert pwd.getpwnam(name)
 
 
-def test_nonsense_at_a_terminal_is_shown_the_door(box: Box) -> None:
+def test_invalid_terminal_bytes_close_the_connection(box: Box) -> None:
     box.up("--cpus", "2")
     job = box.submit("--pty", "bash", "-c", "read x; echo got $x")
     wait_until(lambda: box.job(job)["state"] == "Running")

@@ -22,7 +22,7 @@ def script(box: Box, name: str, text: str) -> str:
     return f"python3 {box.work / name}"
 
 
-def test_what_a_job_used_is_recorded_and_shown(daemon: Box) -> None:
+def test_resource_usage_is_recorded_and_shown(daemon: Box) -> None:
     job = daemon.submit(script(daemon, "burn.py", BURN + "x = bytearray(64 << 20)\n"))
     final = daemon.finished(job)
     assert 0.5 <= final["cpu_time_s"] < 3
@@ -57,7 +57,7 @@ def test_usage_survives_the_daemon(daemon: Box) -> None:
     assert daemon.finished(job)["cpu_time_s"] >= 0.5
 
 
-def test_orphans_that_nobody_waited_for_are_counted(box: Box) -> None:
+def test_unreaped_orphans_are_counted(box: Box) -> None:
     """A daemonised child is reaped by the shim, not by the job."""
     box.up("--cpus", "2", env={"GFLOW_NO_CGROUPS": "1"})
     done = box.work / "done"
@@ -90,7 +90,7 @@ def test_the_peak_is_of_all_processes_together(box: Box, groups: str) -> None:
     assert 240 <= box.finished(job)["peak_memory_mib"] < 400
 
 
-def test_what_was_never_waited_for_is_in_the_control_group(daemon: Box) -> None:
+def test_unreaped_children_are_counted_by_control_group(daemon: Box) -> None:
     """Who ignores SIGCHLD has children whose time no parent is told."""
     layers = find_layers(f"test-{os.getpid()}")
     remove_layers(layers)

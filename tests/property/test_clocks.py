@@ -284,7 +284,7 @@ def test_times_from_now(text, seconds):
         "20",
     ],
 )
-def test_what_is_no_time(text):
+def test_invalid_times_are_refused(text):
     assert parse_time(text, at("2026-03-28T12:00")) is None
 
 
@@ -295,7 +295,7 @@ def test_a_time_that_comes_twice_is_the_next_of_the_two() -> None:
     assert parse_time("02:30", first) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp()
 
 
-def test_an_end_that_nobody_saw_is_no_success() -> None:
+def test_unobserved_end_is_not_a_success() -> None:
     clock, state = FakeClock(), State(cpus=1, memory_mib=1000)
     step(state, submit(clock))
     job = state.jobs[job_key(1)]

@@ -44,7 +44,7 @@ def said(source: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_it_decides_the_same(compiled):
+def test_compiled_engine_decides_the_same(compiled):
     *plain, is_plain = said(ROOT / "src", "-c", REPLAY).splitlines()
     *fast, is_fast = said(compiled, "-c", REPLAY).splitlines()
     assert (is_plain, is_fast) == ("False", "True")
@@ -52,5 +52,5 @@ def test_it_decides_the_same(compiled):
 
 
 @pytest.mark.slow
-def test_it_survives_the_search(compiled):
+def test_compiled_engine_survives_the_search(compiled):
     assert "seed 5: 3 worlds" in said(compiled, "-m", "tests.property.fuzz", "--seed", "5", "--steps", "3000")

@@ -79,7 +79,7 @@ for _place, (_weight, _operation) in enumerate(operations.OPERATIONS):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_the_laws_hold_whatever_happens(part):
+def test_laws_hold_in_generated_worlds(part):
     search_for_violations(part, STEPS // PARTS)
 
 
@@ -103,7 +103,7 @@ def test_the_laws_hold_in_long_runs(number):
     assert world.refusals > 50 and world.restarts > 10, "the world was too quiet"
 
 
-def test_the_disk_remembers_what_memory_does(tmp_path):
+def test_store_matches_the_state(tmp_path):
     disk = SqliteStore(tmp_path / "gflow.db")
     world = run_world(SEED, 100, 1500, disk)
     disk.close()

@@ -211,7 +211,7 @@ class RemoteState:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_a_cluster_says(seed):
+def test_invariants_hold_for_any_cluster_answer(seed):
     world = RemoteState(seed)
     for _ in range(150):
         world.turn()

@@ -69,7 +69,7 @@ def test_an_array_names_what_it_says_each_task_once(text, cap):
 
 @STABLE
 @given(st.text("0123456789-:,% ax", max_size=12))
-def test_anything_else_is_refused_in_words(text):
+def test_invalid_array_is_refused_with_a_message(text):
     try:
         body = read_array(text, ARRAY).partition("%")[0]
     except UsageError as error:

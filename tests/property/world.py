@@ -30,7 +30,7 @@ from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
-from tests.property.ledger import Ledger, find_cycle, records_of
+from tests.property.reference_model import Ledger, find_cycle, records_of
 from tests.property.snapshot import assert_same
 
 CPUS = 6

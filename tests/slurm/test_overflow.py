@@ -9,7 +9,7 @@ from tests.harness import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_here_if_there_is_room_else_there(slurm):
+def test_overflow_runs_locally_if_there_is_room(slurm):
     ran = slurm.work / "ran"
     line = f"echo $GFLOW_JOB_ID ${{SLURM_JOB_ID:+there}} >> {ran}"
     here = slurm.submit("--gpus", "1", "--overflow", "slurm", line)
@@ -30,7 +30,7 @@ def test_here_if_there_is_room_else_there(slurm):
     assert "overflows" in slurm.ok("gjob", "history", str(there))
 
 
-def test_what_was_expected_in_time_and_is_not_goes_there_once(slurm):
+def test_overflow_at_deadline_hands_over_once(slurm):
     """Its time comes while the one before it does not end; the daemon is restarted meanwhile."""
     ran = slurm.work / "ran"
     blocker = slurm.submit("--gpus", "4", "--time", "0:02", "--grace", "60", "trap '' TERM; sleep 600")

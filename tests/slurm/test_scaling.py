@@ -12,7 +12,7 @@ from tests.unit.test_scale import SCRIPT
 pytestmark = pytest.mark.slow
 
 
-def test_one_two_and_four_on_slurm(slurm):
+def test_scale_on_one_two_and_four_gpus(slurm):
     (slurm.work / "train.py").write_text(SCRIPT)
     done = slurm.run(
         "gflow", "scale", "--on", "slurm", "--gpus", "1,2,4", "--shape", "n2_gpu2", "--warmup", "2",

@@ -45,7 +45,7 @@ def test_a_job_from_its_submission_to_its_log(slurm):
     ]
 
 
-def test_its_environment_folder_and_umask(slurm):
+def test_job_environment_folder_and_umask(slurm):
     folder = slurm.work / "a folder"
     folder.mkdir()
     script = folder / "go.sh"
@@ -112,7 +112,7 @@ def test_dependencies_from_here_to_there_and_back(slurm):
     assert slurm.finished(after, 30)["reason"] == f"DependencyFailed:{broken}"
 
 
-def test_cancel_while_it_waits_and_while_it_runs(slurm, cluster):
+def test_cancel_of_waiting_and_running_job(slurm, cluster):
     for _ in range(4):
         slurm.submit("--on", "slurm", "--gpus", "4", "sleep 300")
     waiting = slurm.submit("--on", "slurm", "--gpus", "4", f"touch {slurm.work}/ran")
@@ -139,7 +139,7 @@ def test_the_stop_contract(slurm):
     assert (slurm.work / "saved").read_text() == "saved\n"
 
 
-def test_hold_takes_it_back_and_release_sends_it_again(slurm, cluster):
+def test_hold_withdraws_and_release_submits_again(slurm, cluster):
     blockers = [slurm.submit("--on", "slurm", "--gpus", "4", "sleep 300") for _ in range(4)]
     for number in blockers:
         runs(slurm, number)
@@ -301,7 +301,7 @@ def asked(cluster: Cluster) -> int:
     return int(found[1]) if found else 0
 
 
-def test_accounting_tells_what_the_queue_forgot(accounting, box):
+def test_accounting_reports_jobs_gone_from_the_queue(accounting, box):
     from tests.slurm.conftest import on
 
     daemon = on(accounting, box)
@@ -369,7 +369,7 @@ def test_shapes_by_name(cluster, box):
     assert (refused.returncode, "did you mean pair?" in refused.stderr) == (2, True)
 
 
-def test_why_it_waits_and_what_would_start_sooner(slurm):
+def test_gjob_why_names_reason_and_alternatives(slurm):
     """Another partition has priority here: its jobs would make room for themselves."""
     slurm.submit(
         "--on", "slurm", "--nodes", "4", "--exclusive", "--partition", "low", "--time", "60", "sleep 600"
@@ -385,7 +385,7 @@ def test_why_it_waits_and_what_would_start_sooner(slurm):
     slurm.ok("gcancel", "--all")
 
 
-def test_another_shape_would_start_sooner(slurm):
+def test_other_shape_would_start_sooner(slurm):
     """No node has four GPUs left, and every node has one."""
     for node in range(1, 5):
         words = ["--on", "slurm", "--gpus", "3", "--time", "60", f"--slurm=--nodelist=node{node}"]
@@ -405,7 +405,7 @@ while True:
 """
 
 
-def test_what_it_uses_on_its_nodes(slurm):
+def test_usage_on_the_nodes_is_shown(slurm):
     """Each node is asked; a task of an array has a number of its own there."""
     (slurm.work / "busy.py").write_text(BUSY)
     words = ["srun", "python3", "busy.py"]
@@ -493,7 +493,7 @@ REFUSALS = [
 ]
 
 
-def test_refusals(slurm):
+def test_slurm_refusals(slurm):
     """One clear sentence each, and no side effect."""
     for words, code, said in REFUSALS:
         done = slurm.run("gbatch", "--on", "slurm", *words, "true")

@@ -17,9 +17,9 @@ import pytest
 
 from tests.crash.test_restarts import left_groups, zombies
 from tests.harness import Box, wait_until
-from tests.people import become
 from tests.soak.worker import VICTIM_S
 from tests.system import System, system
+from tests.user_accounts import become
 
 ROOT = Path(__file__).parents[2]
 # `make soak` asks for ten thousand.
@@ -114,7 +114,7 @@ def active(machine: System) -> int:
 
 
 @pytest.mark.slow
-def test_everything_is_killed_and_nothing_is_lost() -> None:
+def test_no_job_is_lost_when_every_process_is_killed() -> None:
     with system() as machine:
         machine.up()
         killer = Killer(machine, seed=JOBS)

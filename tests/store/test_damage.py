@@ -345,7 +345,7 @@ def jobs_of(path: Path) -> list:
         return [job(key >> 20) for (key,) in db.execute("SELECT key FROM jobs ORDER BY key")]
 
 
-def test_there_are_enough_ways() -> None:
+def test_damage_cases_are_at_least_twenty() -> None:
     assert len(REFUSED) >= 20
 
 
@@ -452,7 +452,7 @@ RECOVERED = {
 
 
 @pytest.mark.parametrize("name", RECOVERED)
-def test_what_a_log_is_for(box_of: Callable[[str], Path], past: Past, name: str) -> None:
+def test_commits_in_the_log_are_recovered(box_of: Callable[[str], Path], past: Past, name: str) -> None:
     damage, is_complete = RECOVERED[name]
     path = box_of("crashed")
     damage(path)

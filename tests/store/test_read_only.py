@@ -164,7 +164,7 @@ def test_a_disk_that_cannot_even_be_read(box: Box, switch: Switch) -> None:
     assert set(box.jobs()) - before == {max(before) + 1}, "a refused job is there"
 
 
-def test_killed_while_the_disk_fails(box: Box, switch: Switch) -> None:
+def test_kill_while_the_disk_fails_loses_nothing(box: Box, switch: Switch) -> None:
     box.up(*FLAGS, env=switch.env)
     first, second = fill(box)
     switch.bad(errno.ENOSPC)

@@ -44,7 +44,7 @@ def state_of(store: SqliteStore) -> State:
     return reload(State(cpus=4, memory_mib=1000, policy=Policy(owner=0)), store)
 
 
-def test_there_is_a_database_of_every_schema() -> None:
+def test_every_schema_has_a_dump() -> None:
     assert [int(path.stem.rpartition("-")[2]) for path in DUMPS] == list(range(1, VERSION + 1))
 
 
@@ -99,7 +99,7 @@ def test_unreadable_migration_leaves_file_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [FAIR_SHARE, ETA_CALIBRATION])
-def test_counts_that_cannot_be_read_begin_anew_with_a_warning(
+def test_unreadable_counters_are_reset_with_a_warning(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(SqliteStore(tmp_path / "gflow.db")) as store:

@@ -56,7 +56,7 @@ class Net(nn.Module):
         return {"loss": self.layer(x).square().mean()}
 
 
-def test_tqdm(heard):
+def test_tqdm_reports_progress(heard):
     pytest.importorskip("tqdm")
     assert list(callbacks.tqdm(range(5), disable=True)) == [0, 1, 2, 3, 4]
     said = heard()
@@ -67,7 +67,7 @@ def test_tqdm(heard):
     assert heard()[-1]["step"] == 4
 
 
-def test_accelerate(heard):
+def test_accelerate_reports_progress(heard):
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True, log_with=callbacks.accelerate())
     accelerator.init_trackers("run", config={"steps": 3})
@@ -95,7 +95,7 @@ def trainer(folder, callback, **options):
     return transformers.Trainer(model=Net(), args=settings, train_dataset=data, callbacks=[callback])
 
 
-def test_transformers(heard, tmp_path):
+def test_transformers_reports_progress(heard, tmp_path):
     callback = callbacks.transformers()
     trainer(tmp_path / "out", callback).train()
     said = heard()
@@ -148,7 +148,7 @@ def lightning_parts(folder, callback, epochs=2):
     return made, Module(), torch.utils.data.DataLoader(torch.ones(8, 4), 2)
 
 
-def test_lightning(heard, tmp_path):
+def test_lightning_reports_progress(heard, tmp_path):
     callback = callbacks.lightning()
     made, module, loader = lightning_parts(tmp_path, callback)
     made.fit(module, loader)

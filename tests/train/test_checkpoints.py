@@ -15,7 +15,7 @@ from gflow.train import Checkpointer, Run  # noqa: E402
 from tests.train.small import curve, net, train  # noqa: E402
 
 
-def test_what_is_saved_is_what_was_there_then(tmp_path):
+def test_checkpoint_has_the_tensors_of_its_save(tmp_path):
     """The copy is taken at once: training goes on with the tensors while they are written."""
     weights = torch.arange(1000.0)
     keeper = Checkpointer(tmp_path)
@@ -66,7 +66,7 @@ def full(path: str) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_is_told_and_the_old_one_stays(tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_keeps_the_old_checkpoint(tmp_path, monkeypatch):
     keeper = Checkpointer(tmp_path)
     keeper.save(1, {"a": torch.ones(3)}, wait=True)
     with monkeypatch.context() as patched:
@@ -112,7 +112,7 @@ def test_a_run_that_stops_leaves_with_75(tmp_path):
     assert left.value.code == 75 and run.stopped == "enough"
 
 
-def test_another_program_is_not_half_loaded(tmp_path):
+def test_checkpoint_of_another_program_is_not_loaded(tmp_path):
     train(tmp_path / "c", tmp_path / "said")
     run = Run(tmp_path / "c", device="cpu")
     run.model(net())
@@ -130,7 +130,7 @@ def test_another_program_is_not_half_loaded(tmp_path):
         ({"accumulate": 0}, "it must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(options, refusal):
+def test_invalid_run_options_are_refused(options, refusal):
     with pytest.raises(Exception, match=refusal):
         Run(**options)
 

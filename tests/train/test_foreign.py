@@ -40,7 +40,7 @@ SCRIPTS = Path(__file__).parent / "foreign"
         ),
     ],
 )
-def test_it_goes_on_and_comes_to_the_same_end(
+def test_unmodified_script_resumes_with_the_same_result(
     box: Box, metadata: Server, name: str, needs: str, argument: str, reached: str, resumed: str
 ) -> None:
     pytest.importorskip(needs)

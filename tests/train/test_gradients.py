@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from gflow.train import Run  # noqa: E402
-from tests.train.several import ranks  # noqa: E402
+from tests.train.multi_rank import ranks  # noqa: E402
 
 torch.set_num_threads(1)
 SAMPLES, EFFECTIVE = 22, 8  # the last step has six
@@ -96,7 +96,7 @@ def test_many_ranks(tmp_path: Path, expected, world, strategy, batch):
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), "all ranks have the same model"
 
 
-def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path):
+def test_other_number_of_ranks_continues_with_the_same_steps(tmp_path):
     """Begun by one process, finished by two: the effective batch stays."""
 
     def go(rank: int, stop_at: int | None = None) -> None:

@@ -44,7 +44,7 @@ def test_a_run_as_planned(plan, monkeypatch, capsys):
     Run.planned(device="cpu", gradient_checkpointing=False).close()
 
 
-def test_what_is_no_plan_is_refused(tmp_path, monkeypatch):
+def test_invalid_plan_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("GFLOW_PLAN", raising=False)
     with pytest.raises(UsageError, match="there is no plan"):
         Run.planned(device="cpu")

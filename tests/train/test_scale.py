@@ -14,7 +14,7 @@ from gflow.ml.scale.measurement import from_meter  # noqa: E402
 from gflow.ml.scale.sizes import Size  # noqa: E402
 from gflow.ml.train.data.data_loader import Loader  # noqa: E402
 from tests.harness import Box  # noqa: E402
-from tests.train.several import ranks  # noqa: E402
+from tests.train.multi_rank import ranks  # noqa: E402
 from tests.train.small import train  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -62,13 +62,13 @@ def test_the_effective_batch_of_the_job_wins(tmp_path, monkeypatch):
         (32, 100, 2, "effective batch 100 of at most 2 processes x 32 samples x 2 batches"),
     ],
 )
-def test_what_a_step_consists_of_in_words(batch, effective, world, said):
+def test_step_description(batch, effective, world, said):
     loader = Loader(range(999), batch, effective, seed=0, world=world, rank=0, shuffle=True, drop_last=False)
     assert loader.made_of() == said
 
 
 @pytest.mark.slow
-def test_one_two_and_four(box: Box) -> None:
+def test_scale_on_one_two_and_four_processes(box: Box) -> None:
     """The issue's own: a real training at three sizes on CPUs, with a picture."""
     done = box.run(
         "gflow", "scale", "--direct", "--processes", "1,2,4", "--seconds", "1", "--json", "--plot", "s.png",

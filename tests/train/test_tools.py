@@ -63,7 +63,7 @@ def test_deepspeeds_configuration(options, found):
     assert found.items() <= deepspeed.config(**options).items()
 
 
-def test_offloading():
+def test_deepspeed_offloading():
     zero = deepspeed.config(stage=3, offload="all")["zero_optimization"]
     assert zero["offload_param"]["device"] == zero["offload_optimizer"]["device"] == "cpu"
     for options in (

@@ -64,7 +64,7 @@ def offered(line: str) -> list[str]:
         ("unheard-of ", []),
     ],
 )
-def test_what_is_offered(line, found):
+def test_completion_offers_expected_words(line, found):
     assert offered(line) == found
 
 
@@ -88,7 +88,7 @@ def test_every_program_is_described():
         max_size=5,
     )
 )
-def test_no_line_is_too_odd(words):
+def test_any_line_can_be_completed(words):
     for program in ("gbatch", "gqueue", "gjob", "gflow", "gflowd"):
         for cursor in range(1, len(words) + 2):
             candidates([program, *words], cursor)

@@ -44,7 +44,7 @@ KEPT = Plan(before=USER_SCOPE)
         (Facts(cgroup=MANAGER, lingers=True, kills=True), Plan()),
     ],
 )
-def test_how_a_daemon_outlives_the_login(given, plan):
+def test_daemon_start_plan_for_login_sessions(given, plan):
     assert decide(given) == plan
 
 
@@ -67,14 +67,14 @@ DELIVERED = "[Login]\n#NAutoVTs=6\n#KillUserProcesses=no\n#KillOnlyUsers=\n#Kill
         (["\x00\xff=\n\nKill=\n"], False),
     ],
 )
-def test_whether_logind_ends_what_ann_started(texts, answer):
+def test_logind_kill_setting_applies_to_user(texts, answer):
     assert kills(texts, "ann") is answer
 
 
-def test_root_is_spared_unless_somebody_says_otherwise():
+def test_root_is_excluded_from_logind_kill_by_default():
     assert not kills(["KillUserProcesses=yes\n"], "root")
     assert kills(["KillUserProcesses=yes\nKillExcludeUsers=\n"], "root")
 
 
-def test_this_machine_has_facts():
+def test_facts_of_this_machine_give_a_plan():
     assert isinstance(decide(facts("/nowhere")), Plan)

@@ -32,7 +32,7 @@ def in_memory(text):
 @given(text=texts, lines=st.integers(0, 12))
 @example(text=b"a\n\n", lines=1)
 @example(text=b"a", lines=1)
-def test_some_lines_are_those_that_a_plain_reader_finds(chunk, text, lines):
+def test_last_lines_equal_those_of_a_plain_reader(chunk, text, lines):
     found = bytearray()
     fd = in_memory(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def test_a_follower_misses_and_repeats_nothing(tmp_path_factory, data):
     assert bytes(found) == bytes(written)
 
 
-def test_a_log_that_somebody_emptied_is_read_anew(tmp_path, printed):
+def test_truncated_log_is_read_from_the_start(tmp_path, printed):
     path = tmp_path / "log"
     path.write_bytes(b"one two three\n")
     tail = Tail(str(path))

@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         self.told.set()
 
 
-def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_the_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(status_line, "PATIENCE_S", 0.001)
     monkeypatch.setattr("sys.stderr", terminal)
@@ -32,7 +32,7 @@ def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().endswith("\r\033[K")
 
 
-def test_what_is_quick_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_work_shows_no_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(status_line, "PATIENCE_S", 60)
     monkeypatch.setattr("sys.stderr", terminal)
@@ -41,7 +41,7 @@ def test_what_is_quick_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_a_file_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_gets_no_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(status_line, "PATIENCE_S", 0)
     monkeypatch.setattr("sys.stderr", file)

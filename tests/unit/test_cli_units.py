@@ -21,14 +21,14 @@ INHERITED = re.compile(
 )
 
 
-def test_stopping_it_leaves_jobs_alone_and_nothing_is_inherited():
+def test_unit_stop_leaves_jobs_and_inherits_nothing():
     text = system_unit()
     assert "KillMode=process\n" in text
     assert "Delegate=yes\n" in text
     assert not INHERITED.search(text)
 
 
-def test_systemd_takes_it(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
     path = tmp_path / "gflowd.service"
@@ -40,5 +40,5 @@ def test_systemd_takes_it(tmp_path):
     assert "gflowd.service" in done.stderr
 
 
-def test_the_docs_have_it():
+def test_documents_contain_the_unit():
     assert system_unit() in (ROOT / "docs/multi-user.md").read_text()

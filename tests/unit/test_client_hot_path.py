@@ -43,6 +43,6 @@ def test_a_chunk_may_hold_what_looks_like_an_end():
         ("\r\nX: y", "%0D%0AX%3A%20y"),
     ],
 )
-def test_what_goes_into_an_address_is_quoted(text, quoted):
+def test_query_values_are_quoted(text, quoted):
     assert http.quote(text) == quoted
     assert http.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"

@@ -34,7 +34,7 @@ def read(tmp_path, text, name="c.yaml"):
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_yaml(tmp_path, text, values):
+def test_yaml_file_is_read(tmp_path, text, values):
     assert read(tmp_path, text) == values
 
 
@@ -57,7 +57,7 @@ def test_toml_and_json(tmp_path):
         ("gflow:\n  cwd: /tmp\n", "unknown option"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path, text, says):
+def test_bad_job_file_is_refused_in_one_sentence(tmp_path, text, says):
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text)
     assert says in f"{caught.value.message} {caught.value.hint}"

@@ -49,7 +49,7 @@ def test_the_figure_of_a_file(tmp_path, content, mib, gpus):
         ({"chosen": {"gpus": 4, "bytes": 5 * MIB}}, "is a plan for 4 GPUs, and the job asks for 2"),
     ],
 )
-def test_what_is_no_prediction_is_refused(tmp_path, content, said):
+def test_invalid_prediction_is_refused(tmp_path, content, said):
     with pytest.raises(UsageError, match=said):
         predicted_mib(written(tmp_path, content), 2)
 

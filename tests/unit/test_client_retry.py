@@ -47,7 +47,7 @@ def test_daemon_stays_away_client_gives_up_with_hint(
     assert 60.0 <= daemon.now < 62.0
 
 
-def test_one_that_was_not_there_is_not_waited_for_long(
+def test_absent_daemon_is_waited_for_briefly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert retry.retry(Daemon(1.5, ConnectionRefusedError(), monkeypatch).ask, ConnectionRefusedError())

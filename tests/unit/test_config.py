@@ -34,7 +34,7 @@ def refusal(home, *args, **more):
     return caught.value
 
 
-def test_without_anything_all_is_default(home):
+def test_settings_without_file_are_defaults(home):
     config = read(home)
     assert {key: found.origin for key, found in config.found.items()} == dict.fromkeys(BY_KEY, "default")
     assert (config.files, config.notes) == ((), ())
@@ -128,7 +128,7 @@ def test_config_error_is_one_sentence_with_file(home, text, says, hint):
         ("GFLOW_TIMEZONE", "Mars", "GFLOW_TIMEZONE: timezone takes", ""),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_said(home, name, value, says, hint):
+def test_bad_environment_variable_is_refused(home, name, value, says, hint):
     error = refusal(home, **{name: value})
     assert says in error.message
     assert hint in error.hint
@@ -162,7 +162,7 @@ def test_a_named_file_must_be_there_and_readable(home):
     assert "cannot be read" in refusal(home, config_file=str(home)).message
 
 
-def test_what_is_ignored_is_told(home):
+def test_ignored_setting_is_reported(home):
     file_of(home, "[executor]\ntype = 'tmux'\n")
     (note,) = read(home).notes
     assert "executor.type is ignored" in note
@@ -173,7 +173,7 @@ def test_what_is_ignored_is_told(home):
     [("0", (0,)), ("0,2", (0, 2)), ("0-3", (0, 1, 2, 3)), ("2,0-1,1", (0, 1, 2)), ("", None), ("a", None),
      ("1-", None), ("-1", None), ("3-1", None), ("0,,1", None), ("9999", None), ("0-99999999", None)],
 )  # fmt: skip
-def test_indices(text, found):
+def test_gpu_indices_are_parsed(text, found):
     assert parse_indices(text) == found
 
 
@@ -205,7 +205,7 @@ def values_of(setting):
 
 
 @given(st.fixed_dictionaries({}, optional={setting.key: values_of(setting) for setting in SETTINGS}))
-def test_what_init_writes_is_read_back(tmp_path_factory, chosen):
+def test_init_file_reads_back(tmp_path_factory, chosen):
     path = tmp_path_factory.mktemp("config") / "gflow.toml"
     path.write_text(render_file(chosen))
     config = load({}, {"HOME": "/nowhere"}, str(path))

@@ -86,7 +86,7 @@ def test_a_job_that_does_not_wait_has_no_reason(shown):
     assert explain(machine.state, shown, machine.now) is None
 
 
-def test_what_would_fit_waits_for_others():
+def test_job_that_fits_waits_for_priority():
     state = four_gpus().state
     assert explain_shape(state, job(gpus=4).spec.shape) == Blocker("Priority")
 

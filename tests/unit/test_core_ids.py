@@ -46,7 +46,7 @@ def test_a_key_is_a_row_id_of_sqlite(number, task):
         (job_key(42, TASK_MAX), f"42_{TASK_MAX}"),
     ],
 )
-def test_people_see(key, text):
+def test_label_of_a_key(key, text):
     assert label(key) == text
 
 
@@ -83,7 +83,7 @@ def test_leading_zeros_do_not_matter(text, key):
         "42_" + "9" * 5000,
     ],
 )
-def test_what_is_no_label_is_no_key(text):
+def test_invalid_label_is_not_a_key(text):
     assert parse_label(text) is None
 
 

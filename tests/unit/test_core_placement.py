@@ -158,7 +158,7 @@ def test_a_capped_job_is_not_placed():
     ],
     ids=range(13),
 )
-def test_what_this_machine_could_never_run(wanted, sentence):
+def test_impossible_request_names_the_reason(wanted, sentence):
     assert why_impossible(state_with(gpus=MIXED), wanted) == sentence
     busy = state_with(running(1, 0, 1, 2, 3, cpus=8, memory_mib=64 * GIB), gpus=MIXED)
     assert why_impossible(busy, wanted) == sentence, "busy is not impossible"
@@ -209,7 +209,7 @@ def test_random_is_spread_and_decided_the_same_way_twice():
     assert all(60 < picks.count((index,)) < 140 for index in range(4)), Counter(picks)
 
 
-def test_tasks_of_an_array_draw_anew():
+def test_random_placement_differs_between_tasks():
     state = by("random", gpus=FOUR)
     array = [job(1, gpus=1, progress=progress("5-100", ok=done)) for done in range(40)]
     assert len({placement(state, one, NOW) for one in array}) == 4

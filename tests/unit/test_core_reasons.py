@@ -96,7 +96,7 @@ def test_code_and_explanation(text, code, explanation):
     assert (parse(text).code, parse(text).explanation) == (code, explanation)
 
 
-def test_what_shims_write_is_understood():
+def test_reasons_of_shims_are_parsed():
     assert parse(gpu_leases.LEASED).kind is ReasonKind.LEASED
     assert parse(deferred("no memory").problem) == Reason(ReasonKind.DEFERRED, "no memory")
     folder = Path(gpu_leases.__file__).parent

@@ -235,7 +235,7 @@ def crowded(size: int) -> State:
 @pytest.mark.parametrize(
     "scene", [one_more_of_many, one_end_among_many, one_cancelled_of_many, one_task_of_many_starts]
 )
-def test_the_same_among_ten_times_as_many_costs_the_same(scene):
+def test_cost_is_independent_of_the_number_of_jobs(scene):
     few, many = instructions(scene(100)), instructions(scene(1000))
     assert few > 100, "it did something"
     assert many < 1.3 * few

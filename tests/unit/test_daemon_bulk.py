@@ -285,7 +285,7 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_what_is_done_to_many_jobs_is_done_in_parts(store, name):
+def test_bulk_change_is_done_in_parts(store, name):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
     action, state = ACTIONS[name]
     del store.sizes[:]
@@ -316,7 +316,7 @@ def test_bulk_change_continues_after_crash(monkeypatch, store, name, point):
         assert {job.spec.priority for job in store.jobs(active=True)} == {99}
 
 
-def test_what_is_not_the_same_when_done_twice_is_done_once(monkeypatch, store):
+def test_non_idempotent_bulk_change_is_done_once(monkeypatch, store):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9, time_limit_s=60)
     action = BulkAction(Update, 1001, "cli", is_operator=False, fields={}, extend_s=60, group=0)
     with dying_at(monkeypatch, "bulk.done-part", 2):
@@ -344,7 +344,7 @@ def test_a_refusal_of_one_changes_none(store):
     assert play(store, scene) == ({JobState.RUNNING, JobState.QUEUED}, set(), {})
 
 
-def test_nothing_starts_that_is_about_to_be_cancelled(store):
+def test_claimed_job_does_not_start(store):
     keys = submitted(store)
     started = []
 
@@ -386,7 +386,7 @@ def test_held_jobs_are_released_in_parts(store):
 
 
 @pytest.mark.parametrize(("code", "left"), [(0, MANY), (1, 0)])
-def test_many_children_hear_of_their_parents_end_in_parts(store, code, left):
+def test_children_of_an_ended_parent_are_updated_in_parts(store, code, left):
     async def scene(loop):
         await loop.submit(wanted(1, token="the-parent"))
         await loop.submit(wanted(MANY, references=References(("1",))))
@@ -592,7 +592,7 @@ def test_action_of_a_client_that_hung_up_is_done_if_it_was_noted(store, is_noted
     assert play(store, scene) == {JobState.HOLD if is_noted else JobState.QUEUED}
 
 
-def test_turn_of_who_gave_up_waiting_is_passed_on():
+def test_turn_of_a_cancelled_waiter_is_passed_on():
     async def main():
         turns, order = Turns(), []
 

@@ -61,7 +61,7 @@ def test_boot_clock_after_reboot_never_goes_back(kernel):
     assert timers.now().boot == 1_780_000_000.0
 
 
-def test_a_job_is_told_its_deadline_on_the_clock_of_the_kernel(kernel):
+def test_job_deadline_variable_is_on_the_boot_clock(kernel):
     timers.load_offset(None, "one", 0.0)
     told = job_variables(job(time_limit_s=60, started_boot=timers.now().boot), None, "")
     assert told["GFLOW_DEADLINE"] == "560.000"

@@ -34,7 +34,7 @@ class Mute:
 
 
 @pytest.mark.parametrize(("id", "asked"), [("17", ["start"]), ("", ["submit"])])
-def test_one_question_is_enough(monkeypatch, id, asked):
+def test_cluster_is_asked_once(monkeypatch, id, asked):
     slurm = Mute()
     target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
     monkeypatch.setattr(cluster_forecast, "slurm_of", lambda *_: target)

@@ -51,7 +51,7 @@ def machine():
     return made
 
 
-def test_references_mean_the_jobs_of_whoever_asks(machine):
+def test_references_mean_the_jobs_of_the_caller(machine):
     (found,) = specs(machine, described(after=("@", "1", "@~2"), after_any=("3",)))
     assert found.depends_on == (job_key(4), job_key(1))
     assert found.depends_any == (job_key(3),)

@@ -9,7 +9,7 @@ from gflow.daemon.process.directories import rewritable
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has what is root's")
 @pytest.mark.parametrize("how", ["theirs", "open", "fine", "sticky"])
-def test_who_can_rewrite_a_program(tmp_path, how):
+def test_program_writable_by_others_is_found(tmp_path, how):
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "python").write_text("")

@@ -44,7 +44,7 @@ def test_a_margin_and_no_more_than_a_card_has_on_which_it_ran(peak, margin, aske
     ],
 )
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_was_predicted_or_measured_whichever_is_more(predicted, peak, mib, origin, shared):
+def test_larger_of_prediction_and_measurement_is_used(predicted, peak, mib, origin, shared):
     need = need_of(spec(gpus=1, shared=shared, predicted_mib=predicted), peak, 2, (BIG, SMALL), 10)
     assert need == (mib, origin)
 
@@ -55,14 +55,14 @@ def test_runs_of_another_plan_are_another_kind():
     assert kind_of(7, spec(gpus=2, predicted_mib=1000)) == kinds[1]
 
 
-def test_without_history():
+def test_request_without_history():
     need = need_of(spec(gpus=1), 0, 0, (BIG,), 10)
     assert need == (0, "auto: no earlier run of this command is known, so any GPU will do")
     with pytest.raises(Refused, match="its limit cannot be computed"):
         need_of(spec(gpus=1, shared=True), 0, 0, (BIG,), 10)
 
 
-def test_what_people_are_told():
+def test_origin_of_the_value_is_shown():
     one = spec(gpus=1, gpu_memory_mib=1536, gpu_memory_from="auto: the earlier run used 1 GiB at most")
     other = spec(gpus=1, gpu_memory_mib=20480, gpu_memory_from="auto: 2 earlier runs used 19 GiB at most")
     assert auto_memory_note([spec(gpus=1, gpu_memory_mib=5)]) == ""

@@ -98,7 +98,7 @@ def test_listing_has_changed_jobs_whole_or_not_at_all():
     assert total == COUNT - 2
 
 
-def test_a_state_that_was_rebuilt_meanwhile_is_listed_anew():
+def test_rebuilt_state_restarts_the_listing():
     loop, other = Loop([job(number) for number in range(1, COUNT)]), Loop([job(7)])
 
     def change(turn):
@@ -108,7 +108,7 @@ def test_a_state_that_was_rebuilt_meanwhile_is_listed_anew():
     assert [one.number for one in listed(loop, change)[0]] == [7]
 
 
-def test_what_is_listed_does_not_change_afterwards():
+def test_listed_job_does_not_change_afterwards():
     loop = Loop([job(1)])
     ((shown,), _, _) = listed(loop)
     loop.state.jobs[job_key(1)].state = JobState.HOLD

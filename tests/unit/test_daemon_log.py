@@ -22,7 +22,7 @@ print("printed", flush=True)
 """
 
 
-def test_log_file_is_begun_anew_when_it_is_full(tmp_path) -> None:
+def test_full_log_file_is_rotated(tmp_path) -> None:
     path = tmp_path / "daemon.log"
     with path.open("ab") as log:
         subprocess.run([sys.executable, "-c", WRITES, path], stdout=log, stderr=log, check=True)

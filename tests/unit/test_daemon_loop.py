@@ -50,7 +50,7 @@ def cancel(loop, *job):
     return loop.ask(lambda at: Cancel(at=at, uid=0, keys=(job_key(*job),)))
 
 
-def test_the_end_of_a_job_is_heard_by_all_who_wait():
+def test_end_of_a_job_wakes_all_waiters():
     async def scene(loop):
         waiters = [await waiter(loop, 1) for _ in range(3)]
         loop.post(lambda at: Exited(at=at, key=job_key(1), attempt=1, code=3))
@@ -77,7 +77,7 @@ def test_a_waiting_task_that_is_cancelled_is_heard():
     play(scene, spec(array="0-3", hold=True))
 
 
-def test_the_same_submission_twice_is_one():
+def test_repeated_submission_makes_one_job():
     async def scene(loop):
         jobs = [ParsedJob(spec=spec(), references=References(), blobs={})]
         commands = [SubmitCommand(0, "root", "again", jobs, "cli") for _ in range(3)]
@@ -142,7 +142,7 @@ def test_listener_gets_each_change_until_it_leaves():
     play(scene, spec(), *[spec(hold=True)] * 3)
 
 
-def test_a_state_that_is_loaded_anew_knows_the_machine_as_before():
+def test_reloaded_state_knows_the_machine():
     """After a commit that failed: what no disk has must not be forgotten."""
     old = State(cpus=2, memory_mib=1024)
     old.machine.see_gpus(gpus(2))

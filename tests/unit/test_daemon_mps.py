@@ -10,7 +10,7 @@ from gflow.daemon.execution.mps import Mps
 
 
 @pytest.mark.parametrize("how", ["theirs", "link", "open"])
-def test_a_folder_that_somebody_prepared_is_not_used(tmp_path, monkeypatch, how):
+def test_folder_prepared_by_another_user_is_not_used(tmp_path, monkeypatch, how):
     """In /tmp others may have been faster: jobs would speak to their server."""
     if how == "theirs" and os.getuid():
         pytest.skip("only root can give a folder away")

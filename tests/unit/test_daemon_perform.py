@@ -136,7 +136,7 @@ def test_start_that_fails_for_want_of_something_is_deferred(stage, monkeypatch, 
     assert [str(ended.end.problem) for ended in stage.ends] == [problem]
 
 
-def test_a_job_is_told_when_its_time_is_up() -> None:
+def test_job_environment_has_its_deadline() -> None:
     from gflow.daemon.execution.environment import job_variables
     from tests.unit.builders import job
 

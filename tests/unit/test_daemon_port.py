@@ -227,7 +227,7 @@ def test_tls_state_goes_after_a_keep_alive_timeout(
     on_port(tmp_path, ROOMY, do, tls=True)
 
 
-def test_what_is_no_tls_is_closed_at_once(tmp_path: Path, no_collector: None) -> None:
+def test_non_tls_connection_is_closed_at_once(tmp_path: Path, no_collector: None) -> None:
     async def do(port: Port) -> None:
         assert await received(port.connect(ASK)) == b""
         assert tls_states() == 0

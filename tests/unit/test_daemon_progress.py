@@ -13,7 +13,7 @@ from gflow.daemon.monitors import job_progress
 from gflow.daemon.monitors.job_progress import ProgressSocket
 
 
-def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> None:
+def test_last_progress_report_is_read_at_the_end(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(job_progress, "AT_ONCE", 1)
     monkeypatch.setattr(job_progress, "PAUSE_S", 60.0)
     monkeypatch.chdir(tmp_path)  # a long path does not fit into an address

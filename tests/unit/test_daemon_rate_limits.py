@@ -42,7 +42,7 @@ def test_kept_text_limit_counts_texts_added_since():
     rate_limits.count_stored(1001, MOST)
 
 
-def test_a_daemon_of_ones_own_holds_nobody_back():
+def test_user_daemon_has_no_rate_limits():
     RateLimits().count_stored(1001, 10 * MOST)
 
 

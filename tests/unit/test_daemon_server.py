@@ -42,22 +42,22 @@ def talked(tmp_path, *sent):
     return asyncio.run(main())
 
 
-def test_the_kernel_says_who_calls(tmp_path):
+def test_caller_uid_comes_from_the_kernel(tmp_path):
     answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.endswith(f"\r\n\r\n{os.getuid()}".encode())
 
 
-def test_whoever_says_nothing_is_hung_up_on(tmp_path, monkeypatch):
+def test_silent_connection_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     assert talked(tmp_path) == b""
 
 
-def test_whoever_never_comes_to_the_end_is_hung_up_on(tmp_path, monkeypatch):
+def test_unfinished_request_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     assert talked(tmp_path, b"GET / HTTP/1.1\r\nX-", b"Slow: ") == b""
 
 
-def test_also_with_the_second_request_of_a_connection(tmp_path, monkeypatch):
+def test_unfinished_second_request_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nX-")
     assert answer.count(b"HTTP/1.1 200 OK") == 1

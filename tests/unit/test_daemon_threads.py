@@ -132,7 +132,7 @@ def test_query_of_a_client_that_is_gone_is_interrupted(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["query", "other"])
-def test_close_does_not_wait_for_ever(tmp_path, kind: str) -> None:
+def test_close_wait_is_bounded(tmp_path, kind: str) -> None:
     store, work, ended = SqliteStore(tmp_path / "gflow.db"), Work(), threading.Event()
 
     async def main() -> None:

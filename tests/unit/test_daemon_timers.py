@@ -53,7 +53,7 @@ def play(clock, scene):
 
 
 @CLOCKS
-def test_it_rings_when_its_time_has_come_and_not_before(clock):
+def test_alarm_rings_at_its_time(clock):
     async def scene(bell):
         due = bell.now() + SOON
         bell.alarm.set(due)
@@ -64,7 +64,7 @@ def test_it_rings_when_its_time_has_come_and_not_before(clock):
 
 @CLOCKS
 @pytest.mark.parametrize("due", [0.0, 1.0, -5.0, 1e-12], ids=str)
-def test_what_is_past_rings_at_once(clock, due):
+def test_alarm_in_the_past_rings_at_once(clock, due):
     async def scene(bell):
         bell.alarm.set(due)
         await bell.heard()
@@ -86,7 +86,7 @@ def test_timer_fires_once_per_setting(clock):
 
 
 @CLOCKS
-def test_none_silences_it(clock):
+def test_alarm_set_to_none_is_silent(clock):
     async def scene(bell):
         bell.alarm.set(bell.now() + SOON)
         bell.alarm.set(None)

@@ -65,7 +65,7 @@ def test_account_counts_as_gone_only_if_user_database_answers(monkeypatch, answe
     assert "no account" in users.why_unusable(4242, "ann")
 
 
-def test_absent_uid_is_told_from_one_that_exists():
+def test_absent_uid_differs_from_existing_uid():
     assert not users._is_absent(os.getuid())
     assert users._is_absent(3_999_999_999)
 

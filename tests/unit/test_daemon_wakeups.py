@@ -4,7 +4,7 @@ from gflow.daemon.loop import wakeups as module
 from gflow.daemon.loop.wakeups import Wakeups
 
 
-def test_what_all_want_is_read_once():
+def test_shared_read_happens_once():
     news, read = Wakeups(), []
     for _ in range(500):
         assert news.shared(7, lambda: read.append(1) or "lines") == "lines"
@@ -14,7 +14,7 @@ def test_what_all_want_is_read_once():
     assert read == [1, 2]
 
 
-def test_who_reads_the_past_fills_no_memory():
+def test_reads_of_the_past_use_bounded_memory():
     news = Wakeups()
     for place in range(10 * module.MAX_SHARED):
         assert news.shared(place, lambda place=place: place) == place

@@ -72,7 +72,7 @@ def test_tasks_start_in_the_order_they_were_written_ascending():
     assert order == ["1_0", "1_30", "1_60", "1_90"]
 
 
-def test_a_task_is_a_job_with_the_arrays_wishes():
+def test_task_has_the_options_of_its_array():
     machine = Machine(gpu(0), gpu(1))
     machine.submit(array="7-8", gpus=1, name="sweep", user="bob")
     task = machine["1_8"]
@@ -217,7 +217,7 @@ def test_an_array_and_its_task_in_one_cancel():
     assert "save 1_3 Cancelled" not in machine.did
 
 
-def test_a_task_of_somebody_else_is_left_alone():
+def test_task_of_another_user_is_not_cancelled():
     machine = array("0-3")
     for task in ("1_0", "1_3"):
         error = machine.refusal(machine.cancel, task, user="bob")
@@ -281,7 +281,7 @@ def test_depending_on_an_array_means_all_of_its_tasks():
     assert machine.running() == ["2"]
 
 
-def test_one_failed_task_fails_those_who_wait_for_the_array():
+def test_failed_task_cancels_dependents_of_the_array():
     machine = array("0-1", cpus=3)
     machine.submit(depends_on=[1])
     machine.ends("1_0", code=1)
@@ -315,14 +315,14 @@ def test_child_of_unstarted_task_is_cut_off_with_array():
     ]
 
 
-def test_who_waits_for_a_waiting_task_that_is_cancelled_falls():
+def test_dependent_of_cancelled_waiting_task_is_cancelled():
     machine = array("0-2", hold=True)
     machine.submit(depends_on=["1_2"])
     machine.cancel("1_2")
     assert machine.stands(2) == "Cancelled (DependencyFailed:1_2)"
 
 
-def test_how_a_task_that_never_started_ended_is_known_afterwards():
+def test_end_of_unstarted_task_is_known_afterwards():
     machine = array("0-2", hold=True)
     machine.cancel(1)
     error = machine.refusal(machine.submit, depends_on=["1_2"])
@@ -351,7 +351,7 @@ def test_a_task_outside_the_array_is_no_job():
 # ---------------------------------------------------------------- while it is being cancelled
 
 
-def test_while_a_cancelled_array_dies_nobody_is_left_behind():
+def test_dependents_of_a_dying_array_are_cancelled():
     machine = array("0-3")
     machine.submit(depends_on=["1_3"])
     machine.cancel(1)

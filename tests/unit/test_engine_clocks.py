@@ -116,7 +116,7 @@ def counted(store: SqliteStore, machine: Machine, since: float = 0.0) -> Statist
 
 
 @JUMPS
-def test_fair_share_counts_what_was_used(jump):
+def test_fair_share_counts_boot_clock_time(jump):
     machine = machine_of()
     run_once(machine, jump)
     assert machine.state.accounting.fair_share.use(UIDS["ann"], machine.now.boot) == pytest.approx(
@@ -148,7 +148,7 @@ def test_expected_start_keeps_its_distance_from_now(jump):
 
 
 @JUMPS
-def test_a_job_has_waited_as_long_as_it_waited(jump):
+def test_wait_time_ignores_wall_clock_changes(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)

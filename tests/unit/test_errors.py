@@ -11,7 +11,7 @@ def each(test):
 
 
 @each
-def test_there_is_one_base(kind):
+def test_errors_have_one_base_class(kind):
     assert issubclass(kind, GflowError)
 
 
@@ -30,7 +30,7 @@ def test_message_and_hint_are_kept_as_given(kind):
 
 
 @each
-def test_what_shells_need_is_there(kind):
+def test_errors_have_exit_code_status_and_code(kind):
     assert kind.exit_code in (1, 2, 3)
     assert 400 <= kind.http_status < 600
     assert kind.code.replace("_", "").isalpha() and kind.code == kind.code.lower()

@@ -23,7 +23,7 @@ from gflow.ml.fit.cuda.allocator import MIB, Allocator, OutOfMemory, segment_siz
         (33 * MIB, 34 * MIB, 34 * MIB),
     ],
 )
-def test_one_request(asked, allocated, reserved):
+def test_allocation_of_one_request(asked, allocated, reserved):
     card = Allocator()
     card.allocate(asked)
     assert (card.allocated, card.reserved) == (allocated, reserved)
@@ -75,7 +75,7 @@ def test_a_segment_in_use_does_not_go_back():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 64 * MIB)), max_size=60))
-def test_nothing_is_lost(moves):
+def test_allocator_loses_no_memory(moves):
     card, live = Allocator(), []
     for is_free, size in moves:
         if is_free and live:

@@ -141,7 +141,7 @@ def test_cards_without_bf16_get_no_work_in_bf16():
     }
 
 
-def test_what_does_not_fit_on_one_card_is_spread(capsys):
+def test_large_model_is_spread_over_gpus(capsys):
     from gflow.cli.tools.gpus import run
 
     assert run(["pick", "--params", "13B", "--precision", "bf16", "--seq", "512", "--json"]) == 0
@@ -170,7 +170,7 @@ def test_prices_from_memory_are_marked(capsys):
         (["--params", "999B"], "no GPU of"),
     ],
 )
-def test_picking_without_sense(words, refusal):
+def test_bad_pick_options_are_refused(words, refusal):
     from gflow.cli.tools.gpus import run
 
     with pytest.raises((UsageError, Refused), match=refusal):

@@ -38,7 +38,7 @@ def test_even_a_card_that_is_too_small_has_a_few_points():
 
 
 @pytest.mark.parametrize("width", [0, 40, 200])
-def test_the_picture_on_a_terminal(width):
+def test_terminal_chart(width):
     lines = chart_page(chart(Line(), CARDS, GIB), width).splitlines()
     head, rows, legend = lines[0], lines[1:8], lines[9:]
     assert max(map(len, lines[:8])) <= max(40, width or 80)

@@ -54,7 +54,7 @@ def planned(states, example, recomputed, gpu, gpus, batch, confidence="high"):
     return plan(runs, PlanRequest(find_gpu(gpu), gpus, batch, 2048, "bf16"))
 
 
-def test_what_fits_easily_is_left_alone():
+def test_small_model_is_planned_without_techniques():
     way = planned(4, 0.1, 0.05, "H200", 1, 32).chosen
     assert (way.micro_batch, way.accumulate) == (32, 1)
     assert not (way.checkpointing or way.eight_bit or way.offload)
@@ -74,7 +74,7 @@ def test_nothing_in_the_plan_is_larger_than_the_card():
     assert all(way.relative_speed <= 1 for way in found.alternatives)
 
 
-def test_one_of_each_kind_the_fastest_first():
+def test_alternatives_are_distinct_and_sorted_by_speed():
     found = planned(10, 1.5, 0.2, "A100-80GB", 1, 64)
     ways = [found.chosen, *found.alternatives]
     assert len({(way.checkpointing, way.eight_bit, way.offload) for way in ways}) == len(ways) == 6
@@ -96,7 +96,7 @@ def test_states_too_large_for_one_card_are_sharded():
     assert found.chosen.gpus == 8
 
 
-def test_what_cannot_fit_is_refused_with_the_least_it_takes():
+def test_impossible_plan_is_refused_with_the_minimum():
     with pytest.raises(Refused, match="it needs at least"):
         planned(500, 0.5, 0.2, "T4", 1, 8)
 
@@ -154,7 +154,7 @@ def test_a_good_guess_saves_runs(monkeypatch):
     assert largest_batch(record, 0, guess=2) == 0
 
 
-def test_a_card_of_ones_own():
+def test_plan_for_a_user_defined_gpu():
     gpu = Gpu(name="x", architecture="hopper", memory_gib=8, bandwidth=0, bf16=0, fp32=0)
     assert plan({False: Line(2, 0.1)}, PlanRequest(gpu, 1, 8, 512, "bf16")).chosen.bytes < 8 * GIB
 
@@ -163,7 +163,7 @@ def test_a_card_of_ones_own():
     ("sharding", "parameters", "gradients", "states"),
     [("none", 1, 1, 1), ("zero1", 1, 1, 4), ("zero2", 1, 4, 4), ("fsdp", 4, 4, 4)],
 )
-def test_what_each_technique_shares_out(sharding, parameters, gradients, states):
+def test_sharding_divides_parameters_gradients_and_states(sharding, parameters, gradients, states):
     def left(kind, phase):
         return 4096 / per_gpu_bytes(Request(4096, kind, phase, 0, "", ""), 4096, Sharing(4, sharding))
 
@@ -187,7 +187,7 @@ def trace_of(*parameters):
     return trace
 
 
-def test_what_comes_on_top_of_shares():
+def test_sharding_buffers_are_added():
     trace = trace_of(
         ("model.layers.0.a", 400), ("model.layers.0.b", 200), ("model.layers.1.a", 400), ("head", 80)
     )
@@ -267,7 +267,7 @@ def test_states_in_8_bit_and_shares_are_smaller():
     assert run.needed(8, Shaping(Sharing(offload=True))) < plain
 
 
-def test_what_is_not_wanted_is_left_out():
+def test_excluded_techniques_are_not_planned():
     runs = {False: Line(10, 1.5), True: Line(10, 0.2, flops=1.33e12)}
     for word, name in (("8-bit", "eight_bit"), ("offload", "offload")):
         found = plan(runs, PlanRequest(find_gpu("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
@@ -297,7 +297,7 @@ def test_a_plan_is_read_again(tmp_path):
         ("fp16", 8, "fsdp", {"precision": "fp16", "strategy": "fsdp"}),
     ],
 )
-def test_what_a_training_run_is_told(precision, gpus, sharding, told):
+def test_plan_sets_the_options_of_a_run(precision, gpus, sharding, told):
     way = Way(micro_batch=4, accumulate=2, checkpointing=True, sharding=sharding, eight_bit=False,
               offload=False, gpus=gpus)  # fmt: skip
     found = Plan(gpu="H200", precision=precision, effective_batch=8 * gpus, sequence=512, confidence="high",
@@ -307,7 +307,7 @@ def test_what_a_training_run_is_told(precision, gpus, sharding, told):
     assert found.micro_batch == 4
 
 
-def test_what_gflow_train_cannot_do_is_refused():
+def test_plan_unsupported_by_gflow_train_is_refused():
     found = planned(10, 1, 0.2, "A100-80GB", 1, 64)
     narrow = next(way for way in found.alternatives if way.eight_bit)
     with pytest.raises(Refused, match="does not"):
@@ -315,7 +315,7 @@ def test_what_gflow_train_cannot_do_is_refused():
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"chosen": 7}'])
-def test_what_is_no_plan_is_refused(tmp_path, content):
+def test_invalid_plan_file_is_refused(tmp_path, content):
     path = tmp_path / "plan.json"
     path.write_text(content)
     with pytest.raises(UsageError, match="is not a plan"):
@@ -324,7 +324,7 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
         read(str(tmp_path / "nothing"))
 
 
-def test_what_would_make_it_fit(capsys):
+def test_fit_suggests_changes_that_fit(capsys):
     from gflow.cli.tools.fit import run
 
     words = ["--params", "7B", "--precision", "bf16", "--batch", "8", "--gpu"]

@@ -13,7 +13,7 @@ from gflow.ml.fit.models.hf_config import read
 from gflow.ml.fit.recipe import Recipe, optimizer
 
 
-def test_optimizers_by_the_names_that_people_write():
+def test_optimizer_names_are_recognised():
     assert optimizer("adamw") == ("AdamW", {})
     assert optimizer("adamw-fused") == ("AdamW", {"fused": True})
     assert optimizer("adamw-8bit") == ("AdamW8bit", {})
@@ -58,7 +58,7 @@ def test_configurations_that_are_none(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
-def test_what_is_not_installed_is_named(missing, monkeypatch):
+def test_missing_package_is_named(missing, monkeypatch):
     def find_spec(name):
         return None if name == missing else object()
 

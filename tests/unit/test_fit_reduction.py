@@ -38,7 +38,7 @@ def test_an_empty_tensor_needs_none():
     assert reduction.scratch((0, 64), (64, 1), [0], 4, 4, HOPPER) == []
 
 
-def test_what_is_too_large_to_index_is_done_in_halves():
+def test_reduction_beyond_32_bit_index_is_halved():
     whole = reduction.scratch((1 << 20, 1024), (1024, 1), [0], 4, 4, HOPPER)
     half = reduction.scratch((1 << 19, 1024), (1024, 1), [0], 4, 4, HOPPER)
     assert whole == half != []

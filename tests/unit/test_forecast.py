@@ -35,7 +35,7 @@ def stopped(entries: list[Entry], gpus: int = 4, policy: Policy | None = None, e
     return replay.state, replay.state.jobs[len(entries) << 20], entries[-1].submit
 
 
-def test_it_starts_when_enough_gpus_are_free() -> None:
+def test_start_time_is_when_enough_gpus_are_free() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, 1.5 * HOUR, 2), Entry(2.0, HOUR, 3)])
     found = wait_report(state, job, Moment(now, now))
     assert found.start is not None
@@ -51,7 +51,7 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
     ("gpus", "times"),
     [(4, 8.0), (2, 8.0 * 0.5 ** (2 / 3))],  # who wants half of the machine waits for five times
 )
-def test_until_when_others_may_pass(gpus: int, times: float) -> None:
+def test_start_reservation_time_follows_patience(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
     found = wait_report(state, job, Moment(now, now))
     assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
@@ -61,14 +61,14 @@ def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     assert wait_report(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
 
 
-def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
+def test_start_is_unknown_without_visible_gpus() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     state.machine.see_gpus(())
     found = wait_report(state, job, Moment(now, now))
     assert (found.start, found.promised_at) == (None, None)
 
 
-def test_those_before_it_start_first() -> None:
+def test_earlier_jobs_start_first() -> None:
     entries = [Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4), Entry(2.0, HOUR / 2, 4), Entry(3.0, 2 * HOUR, 4)]
     state, job, now = stopped(entries)
     found = wait_report(state, job, Moment(now, now))
@@ -77,12 +77,12 @@ def test_those_before_it_start_first() -> None:
     assert str(found.blockers[-1]) == "Priority: 2 jobs come before it"
 
 
-def test_fewer_gpus_would_start_now() -> None:
+def test_alternative_with_fewer_gpus_starts_now() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4)])
     assert wait_report(state, job, Moment(now, now)).instead == [{"gpus": 2}]
 
 
-def test_a_shorter_job_would_start_before_a_promise() -> None:
+def test_shorter_job_would_start_before_a_start_reservation() -> None:
     policy = Policy(fair_share=False, patience=0.0)
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
@@ -101,7 +101,7 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
     assert found.instead == []
 
 
-def test_a_promise_before_it_is_minded() -> None:
+def test_start_reservation_of_another_job_delays_the_start() -> None:
     """It would fit now, and must not delay a job that is promised all GPUs."""
     policy = Policy(fair_share=False, patience=0.0)
     state, job, now = stopped(
@@ -112,7 +112,7 @@ def test_a_promise_before_it_is_minded() -> None:
     assert found.expected == pytest.approx(2 * HOUR)
 
 
-def test_what_runs_for_long_goes_on_for_long() -> None:
+def test_long_running_job_is_expected_to_continue() -> None:
     """Nobody knows how long the first takes; after ten hours nobody says that it ends within minutes."""
     entries = [Entry(0.0, 90 * HOUR, 4), Entry(9.9 * HOUR, HOUR, 4)]
     state, job, now = stopped(entries, exact=False)
@@ -121,7 +121,7 @@ def test_what_runs_for_long_goes_on_for_long() -> None:
     assert found.expected == pytest.approx(now + 9.9 * HOUR)
 
 
-def test_those_far_back_wait_for_the_work_before_them() -> None:
+def test_last_of_a_long_queue_waits_for_all_work() -> None:
     entries = [Entry(0.0, HOUR, 4)]
     entries += [Entry(1.0 + place, HOUR, 4, name=f"work-{place}") for place in range(1200)]
     entries.append(Entry(9000.0, 2 * HOUR, 4, name="last"))
@@ -134,7 +134,7 @@ def test_those_far_back_wait_for_the_work_before_them() -> None:
     assert found.expected == pytest.approx(10.0 + 1201 * HOUR)
 
 
-def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
+def test_forecast_is_sampled_and_compared_with_the_start() -> None:
     """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     case, at = eta_query_of(state, job, now).case(), Moment(now, now)
@@ -156,7 +156,7 @@ def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     assert not state.eta_calibration.record.open
 
 
-def test_a_listing_tells_when_those_who_wait_will_start() -> None:
+def test_listing_shows_expected_starts() -> None:
     entries = [Entry(0.0, 900.0, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, _, now = stopped(entries)
     starts = Listing(QueueSnapshot.of(state, now)).starts()
@@ -165,7 +165,7 @@ def test_a_listing_tells_when_those_who_wait_will_start() -> None:
         assert eta_query_of(state, state.jobs[key], now).start().expected == pytest.approx(starts[key])
 
 
-def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_samples_the_latest_waiting_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every minute, of whoever came last and waits."""
     state, job, _ = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     monkeypatch.setattr(maintenance, "ETA_SAMPLE_S", 0.0)
@@ -193,7 +193,7 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
     assert list(state.eta_calibration.record.open) == [job.key]
 
 
-def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
+def test_start_reservation_is_not_before_that_of_an_older_job() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
     assert wait_report(state, job, Moment(now, now)).promised_at == pytest.approx(

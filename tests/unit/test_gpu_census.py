@@ -56,12 +56,12 @@ def census(tmp_path, settings=None, held=None, **owners):
 
 
 class TestNumbers:
-    def test_as_the_driver_counts(self):
+    def test_gpu_numbers_follow_the_driver(self):
         numbering = Numbering()
         numbering.see((card("A", 0), card("B", 1)))
         assert [(gpu.uuid, gpu.index, gpu.number) for gpu in numbering.gpus] == [("A", 0, 0), ("B", 1, 1)]
 
-    def test_a_card_keeps_its_number_when_the_driver_counts_anew(self):
+    def test_card_keeps_its_number_after_renumbering(self):
         numbering = Numbering()
         numbering.see((card("A", 0), card("B", 1), card("C", 2)))
         numbering.see((card("A", 0), card("C", 1)))
@@ -71,7 +71,7 @@ class TestNumbers:
         numbering.see((card("A", 0), card("C", 1), card("D", 2)))
         assert numbering.number_of("D") == 3, "2 is C's for as long as this daemon lives"
 
-    def test_what_running_jobs_have_keeps_its_number_over_a_restart(self):
+    def test_gpus_of_running_jobs_keep_numbers_after_restart(self):
         numbering = Numbering({"C": 2})
         numbering.see((card("A", 0), card("C", 1), card("D", 2)))
         assert {gpu.uuid: gpu.index for gpu in numbering.gpus} == {"A": 0, "C": 2, "D": 3}
@@ -83,7 +83,7 @@ class TestNumbers:
         numbering.see((card("A", 0), card("B", 1), card("C", 2)))
         assert {gpu.uuid: gpu.index for gpu in numbering.gpus} == {"A": 0, "B": 1, "C": 2}
 
-    def test_links_are_told_by_our_numbers(self):
+    def test_links_use_gpu_numbers(self):
         numbering = Numbering({"B": 5})
         numbering.see((card("A", 0, links=("B",)), card("B", 1, links=("A",))))
         assert {gpu.uuid: gpu.links for gpu in numbering.gpus} == {"A": (5,), "B": (0,)}
@@ -104,13 +104,13 @@ class TestCensus:
         assert report.blocked[0].kind == "Unmanaged" and report.used == {"3.1": {0: 700}}
 
     @pytest.mark.parametrize(("memory", "blocks"), [(400, False), (500, False), (501, True), (None, True)])
-    def test_small_ones(self, tmp_path, memory, blocks):
+    def test_small_unmanaged_process_is_tolerated(self, tmp_path, memory, blocks):
         look = Look((card("A", 0, Process(10, memory)),))
         report = census(tmp_path, GpuSettings(unmanaged_memory_mb=500), p10=EVE).take(look, {}, 0)
         assert bool(report.blocked) == blocks
         assert report.taken == ({} if blocks else {0: 512})
 
-    def test_ignored_ones_only_as_the_same_process_on_that_gpu(self, tmp_path):
+    def test_ignored_process_is_matched_by_gpu_pid_and_start(self, tmp_path):
         look = Look((card("A", 0, Process(10, 500)), card("B", 1, Process(10, 500))))
         watch = census(tmp_path, p10=EVE)
         watch.ignored = frozenset({(0, 10, 7)})
@@ -118,20 +118,20 @@ class TestCensus:
         watch.ignored = frozenset({(0, 10, 6)})
         assert list(watch.take(look, {}, 0).blocked) == [0, 1]
 
-    def test_a_pid_nobody_knows_is_nothing_once_and_a_blockade_twice(self, tmp_path):
+    def test_unknown_pid_blocks_at_the_second_look(self, tmp_path):
         watch, look = census(tmp_path), Look((card("A", 0, Process(99, 500)),))
         assert watch.take(look, {}, 0).blocked == {}
         assert watch.take(look, {}, 1).blocked[0].kind == "CannotTell"
         assert watch.take(Look((card("A", 0),)), {}, 2).blocked == {}
         assert watch.take(look, {}, 3).blocked == {}, "it counts anew"
 
-    def test_a_pid_nobody_knows_is_the_jobs_that_has_the_gpu(self, tmp_path):
+    def test_unknown_pid_belongs_to_the_job_on_the_gpu(self, tmp_path):
         watch, look = census(tmp_path), Look((card("A", 0, Process(99, 500)),))
         for now in (0, 1):
             report = watch.take(look, {0: ("3.1",)}, now)
         assert report.blocked == {} and report.used == {"3.1": {0: 500}} and report.unclear == {0}
 
-    def test_two_jobs_and_a_pid_nobody_knows_blame_neither(self, tmp_path):
+    def test_unknown_pid_on_shared_gpu_belongs_to_no_job(self, tmp_path):
         watch, look = census(tmp_path), Look((card("A", 0, Process(99, 500)),))
         for now in (0, 1):
             report = watch.take(look, {0: ("3.1", "4.1")}, now)
@@ -199,10 +199,10 @@ class TestOwners:
             child.wait()
             child.stdout.close()
 
-    def test_by_its_tag(self, owners, spawn, tmp_path):
+    def test_owner_by_tag(self, owners, spawn, tmp_path):
         assert owners.of(spawn({"GFLOW_RUN": f"{tmp_path}/42.1"}).pid).run == "42.1"
 
-    def test_by_the_tag_of_one_above_it(self, owners, spawn, tmp_path):
+    def test_owner_by_tag_of_an_ancestor(self, owners, spawn, tmp_path):
         code = (
             "import subprocess as s; p = s.Popen(['sleep', '99'], env={}); print(p.pid, flush=True); p.wait()"
         )
@@ -211,13 +211,13 @@ class TestOwners:
         assert owners.of(child).run == "42.1"
         os.kill(child, 9)
 
-    def test_another_daemons_tag_is_a_strangers(self, owners, spawn, tmp_path):
+    def test_tag_of_another_daemon_is_unmanaged(self, owners, spawn, tmp_path):
         owner = owners.of(spawn({"GFLOW_RUN": f"{tmp_path}x/42.1", "X": f"GFLOW_RUN={tmp_path}/1.1"}).pid)
         assert not owner.run and owner.command.startswith(sys.executable) and owner.user
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
     @pytest.mark.parametrize("dumpable", [1, 0])
-    def test_a_tag_that_somebody_else_wrote_is_not_believed(self, owners, spawn, tmp_path, dumpable):
+    def test_tag_of_another_user_is_not_trusted(self, owners, spawn, tmp_path, dumpable):
         """Else whoever shares a GPU could have a neighbour's job killed for the memory that they use."""
         code = f"import ctypes, os, time; os.setuid(65534); ctypes.CDLL(None).prctl(4, {dumpable}); "
         child = spawn({"GFLOW_RUN": f"{tmp_path}/42.1"}, code + "print(flush=True); time.sleep(99)")
@@ -225,7 +225,7 @@ class TestOwners:
         owner = owners.of(child.pid)
         assert (owner.run, owner.user) == ("", pwd.getpwuid(65534).pw_name)
 
-    def test_below_a_shim(self, owners, spawn, tmp_path):
+    def test_owner_of_a_process_below_a_shim(self, owners, spawn, tmp_path):
         shim = spawn({"GFLOW_RUN_DIR": str(tmp_path)})
         assert owners.of(shim.pid).run == ""
         owners.keep([])
@@ -242,7 +242,7 @@ class TestOwners:
         assert owners.of(child).run == "7.1"
         os.kill(child, 9)
 
-    def test_nobody(self, owners):
+    def test_owner_of_a_dead_pid_is_unknown(self, owners):
         assert not owners.of(2**22 + 5).is_known
 
     def test_in_a_namespace_of_our_own_a_pid_is_doubted(self, owners, spawn, tmp_path):
@@ -280,13 +280,13 @@ class TestMpsServers:
         yield shutil.copy("/bin/sleep", f"{folder}/{self.MPS}")
         shutil.rmtree(folder)
 
-    def test_name_alone_is_not_believed(self, tmp_path):
+    def test_mps_server_name_alone_is_not_trusted(self, tmp_path):
         assert self.of(tmp_path, [self.MPS, "20"]) == (False, True)
         assert self.of(tmp_path, [f"/usr/bin/{self.MPS}", "20"]) == (False, True)
 
-    def test_server_of_our_own_is_believed(self, tmp_path, program):
+    def test_own_mps_server_is_trusted(self, tmp_path, program):
         assert self.of(tmp_path, [self.MPS, "20"], program) == (True, False)
 
     @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
-    def test_server_of_somebody_else_is_not_believed(self, tmp_path, program):
+    def test_mps_server_of_another_user_is_not_trusted(self, tmp_path, program):
         assert self.of(tmp_path, [self.MPS, "20"], program, uid=65534) == (False, True)

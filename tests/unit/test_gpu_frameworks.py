@@ -21,7 +21,7 @@ from gflow.gpu.frameworks import shared_environment, torch_takes_fraction, with_
         ("per_process_memory_fraction:x,backend:native", "backend:native,per_process_memory_fraction:0.2500"),
     ],
 )
-def test_what_the_user_set_stays(said, expected):
+def test_user_settings_are_kept(said, expected):
     assert with_fraction(said, "0.2500") == expected
 
 
@@ -69,20 +69,20 @@ class TestPyTorch:
     OLD = b"\0garbage_collection_threshold\0"
 
     @pytest.mark.parametrize(("text", "knows"), [(NEW, True), (OLD, False), (None, False), (b"", False)])
-    def test_its_library_is_asked(self, install, tmp_path, text, knows):
+    def test_installed_torch_is_inspected(self, install, tmp_path, text, knows):
         prefix = install("venv", text)
         assert torch_takes_fraction(("python3", "x.py"), {"PATH": f"{prefix}/bin"}, "/") == knows
 
-    def test_by_the_programs_own_place(self, install, tmp_path):
+    def test_torch_is_found_beside_the_program(self, install, tmp_path):
         prefix = install("venv", self.NEW)
         assert torch_takes_fraction((f"{prefix}/bin/torchrun", "x.py"), {"PATH": "/nowhere"}, "/")
         assert torch_takes_fraction(("venv/bin/python", "x.py"), {"PATH": "/nowhere"}, str(tmp_path))
 
-    def test_one_old_among_them_and_nothing_is_said(self, install):
+    def test_one_old_torch_disables_the_fraction(self, install):
         new, old = install("new", self.NEW), install("old", self.OLD)
         environ = {"PATH": f"{new}/bin"}
         assert torch_takes_fraction(("bash", "-c", "python3 x.py"), environ, "/")
         assert not torch_takes_fraction((f"{old}/bin/python", "x.py"), environ, "/")
 
-    def test_none_at_all(self, tmp_path):
+    def test_missing_torch_disables_the_fraction(self, tmp_path):
         assert not torch_takes_fraction(("python3",), {"PATH": str(tmp_path)}, "/")

@@ -39,7 +39,7 @@ def test_a_card_without_ecc_is_fine():
 
 
 @pytest.mark.parametrize(("number", "bad"), [(79, True), (48, True), (95, True), (13, False), (31, False)])
-def test_errors_of_the_card_and_of_the_program_are_told_apart(number, bad):
+def test_card_errors_differ_from_program_errors(number, bad):
     health = Health(GpuSettings())
     health.xid(number)
     assert (f"Xid {number}" in health.judge(FINE, 0)) == bad
@@ -66,7 +66,7 @@ def test_lanes_lost_for_a_while():
     assert judged(narrow, FINE, narrow, every_s=60)[2] == ""
 
 
-def test_memory_errors_after_the_driver_was_loaded_anew_are_new():
+def test_memory_errors_after_driver_reload_count():
     assert judged(card(ecc_errors=5), card(ecc_errors=1))[1] == "1 uncorrectable memory errors (ECC)"
     assert judged(card(ecc_errors=5), card(ecc_errors=0)) == ["", ""]
 
@@ -86,11 +86,11 @@ def test_memory_errors_after_the_driver_was_loaded_anew_are_new():
     ],
     ids=str,
 )  # fmt: skip
-def test_where_the_lines_are_is_for_people_to_say(rules, cards, drained):
+def test_health_thresholds_are_settings(rules, cards, drained):
     assert [int(bool(why)) for why in judged(*cards, **rules)] == drained
 
 
-def test_which_errors_count_is_for_people_to_say():
+def test_counted_xids_are_settings():
     health = Health(GpuSettings(drain_xids=(13,), ignore_xids=(79,)))
     health.xid(79)
     assert health.judge(FINE, 0) == ""
@@ -98,7 +98,7 @@ def test_which_errors_count_is_for_people_to_say():
     assert health.judge(FINE, 1) == "Xid 13"
 
 
-def test_forgiven_is_what_somebody_saw_and_nothing_worse():
+def test_clear_fault_forgives_only_known_faults():
     health = Health(GpuSettings(drain_after_secs=0))
     limping = card(width=4, remapping_failed=True, ecc_errors=1)
     assert health.judge(limping, 0) == "its memory has more bad rows than it can replace"
@@ -123,7 +123,7 @@ def test_lanes_that_came_back_and_go_again_count_again():
     ]  # fmt: skip
 
 
-def test_what_an_earlier_daemon_found_holds():
+def test_fault_found_by_an_earlier_daemon_holds():
     health = Health(GpuSettings(), "Xid 79: fell off the bus")
     assert health.judge(FINE, 0) == "Xid 79: fell off the bus"
     health.clear_fault()

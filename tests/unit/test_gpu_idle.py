@@ -48,7 +48,7 @@ def idle_after(*reports, holders=None, every_s=1.0):
         (Report(), 0, True),
     ],
 )
-def test_what_is_use(look, seconds, is_bare):
+def test_gpu_use_and_idle_time(look, seconds, is_bare):
     assert idle_after(look, look, look)[-1] == (seconds, is_bare)
 
 
@@ -58,7 +58,7 @@ def test_a_neighbours_work_is_none_of_its_own():
     assert idle_after(*[report(90, HERE)] * 3, holders=holders)[-1] == (0, False), "nobody can tell whose"
 
 
-def test_use_starts_the_clock_anew_and_silence_stops_it():
+def test_use_resets_the_idle_time_and_missing_reports_stop_it():
     quiet, busy = report(0, HERE), report(50, HERE)
     assert [one.seconds for one in idle_after(quiet, quiet, busy, quiet, quiet)] == [0, 1, 0, 1, 2]
     assert idle_after(quiet, quiet, every_s=SILENCE_S + 1)[-1].seconds == 0
@@ -101,7 +101,7 @@ class TestIdleGpuMonitor:
         assert texts == [*expected, []]
         assert all(isinstance(event, IdleSeen) for event in told)
 
-    def test_over_its_limit_it_is_told_once(self, look, told):
+    def test_idle_limit_is_reported_once(self, look, told):
         for _ in range(9):
             look(1, report(), limit=5)
         (event,) = told

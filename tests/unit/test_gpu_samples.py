@@ -30,13 +30,13 @@ def test_a_stretch_has_means_and_mosts():
     assert stretch.row(3) == (100, 3, 50, 100, 20, 300, 62, 1200, 0)
 
 
-def test_what_has_no_meter_has_no_mean():
+def test_missing_meter_has_no_mean():
     stretch = Stretch(0)
     stretch.add(Sample(), 5, 0)
     assert stretch.row(1)[2:4] == (None, None)
 
 
-def test_fine_at_first_and_coarse_later():
+def test_samples_are_fine_first_and_coarse_later():
     run = RunHistory(0)
     done = [at for at in range(3 * 3600) if run.add(sample(), 1, at) is not None]
     fine = [at for at in done if at < 60]
@@ -44,7 +44,7 @@ def test_fine_at_first_and_coarse_later():
     assert len(fine) == 59 and len(coarse) == pytest.approx((3 * 3600 - 1300) / 60, abs=2)
 
 
-def test_written_read_and_thrown_away(tmp_path):
+def test_samples_are_written_read_and_deleted(tmp_path):
     store = Samples(tmp_path / "samples.db")
     mean = Mean(1000, 10, 50.0, 90, 2048, 300.0, 61, 1200.0, 4)
     one = OfJob("42_3", 2, 0, mean, "abc")
@@ -59,7 +59,7 @@ def test_written_read_and_thrown_away(tmp_path):
     assert samples_of(path, "42_3") == ([], totals)
 
 
-def test_a_damaged_file_is_begun_anew(tmp_path):
+def test_damaged_sample_file_is_replaced(tmp_path):
     path = tmp_path / "samples.db"
     path.write_bytes(b"not a database at all" * 100)
     Samples(path).write(Batch([(0, Mean(1, 1, None, None, 0, None, None, None, 0))], [], []))
@@ -84,7 +84,7 @@ def test_a_file_that_is_locked_is_not_damaged(tmp_path, monkeypatch):
     assert samples_of(path, "7") == ([one], [one])
 
 
-def test_mere_reading_makes_and_changes_nothing(tmp_path):
+def test_reading_samples_writes_nothing(tmp_path):
     path = tmp_path / "samples.db"
     assert samples_of(path, "7") == ([], [])
     assert not path.exists()
@@ -123,13 +123,13 @@ def test_a_week_of_eight_gpus_and_their_jobs_is_small(tmp_path):
     assert week < 200 << 20, f"{week >> 20} MiB"
 
 
-def test_bars():
+def test_sparkline_bars():
     assert sparkline([0, 50, 100], 100) == "▁▅█"
     assert len(sparkline(list(range(1000)), 1000)) == 60
     assert sparkline([0, 0], 0) == "▁▁"
 
 
-def test_pages():
+def test_usage_page():
     view = Used(
         at="2026-01-01T00:00:00Z", gpu=0, span_s=10, busy=87.4, busy_most=100, memory_mib=20480,
         power_w=510.2, temperature=61, clock_mhz=1200.0, slowed=["heat (driver)"],

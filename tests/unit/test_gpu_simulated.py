@@ -17,7 +17,7 @@ from gflow.gpu.simulated import MOST, simulated_gpus
         (f"{MOST}x1G", [1] * MOST),
     ],
 )
-def test_what_is_asked_for(text, gigabytes):
+def test_simulated_gpus_as_requested(text, gigabytes):
     assert [gpu.memory_mib for gpu in simulated_gpus(text)] == [size * 1024 for size in gigabytes]
 
 
@@ -56,14 +56,14 @@ def test_simulated_gpus_say_that_they_are():
         pytest.param("1x" + "9" * 5000 + "G", id="5000 digits of memory"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(text):
+def test_invalid_simulated_gpus_are_refused(text):
     with pytest.raises(UsageError, match="--simulate-gpus") as caught:
         simulated_gpus(text)
     assert caught.value.message.isprintable()
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 200)), min_size=1, max_size=8))
-def test_gpus_are_numbered_through_and_told_apart(kinds):
+def test_simulated_gpus_have_distinct_numbers_and_uuids(kinds):
     gpus = simulated_gpus(",".join(f"{count}x{size}G" for count, size in kinds))
     assert [gpu.index for gpu in gpus] == list(range(sum(count for count, _ in kinds)))
     assert len({gpu.uuid for gpu in gpus}) == len(gpus)

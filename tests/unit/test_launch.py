@@ -50,7 +50,7 @@ def printed(tmp_path: Path, text: str, ranks: int) -> bool:
     return all(log.exists() and text in log.read_text() for log in logs)
 
 
-def test_what_each_rank_is_told():
+def test_variables_of_each_rank():
     plan = Plan(("x",), 4, port=21000, nodes=2, node=1, address="node0")
     told = variables(plan, 2, {"OMP_NUM_THREADS": "7"}, 16)
     assert (told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) == ("6", "2", "8")
@@ -67,7 +67,7 @@ def test_ports_are_free_and_different(tmp_path):
             first_rank.bind(("", one))
 
 
-def test_a_port_that_somebody_has_is_not_taken(tmp_path, monkeypatch):
+def test_used_port_is_not_taken(tmp_path, monkeypatch):
     with socket.socket() as held:
         held.bind(("", 0))
         monkeypatch.setattr("gflow.ml.launch.ports.random.sample", lambda *_: [held.getsockname()[1]])
@@ -75,20 +75,20 @@ def test_a_port_that_somebody_has_is_not_taken(tmp_path, monkeypatch):
             pass
 
 
-def test_all_is_well(tmp_path):
+def test_successful_launch(tmp_path):
     code, out, err = finish(tmp_path, 3, "print('hello from', rank); print('oh', file=sys.stderr)")
     assert (code, out, err) == (0, "hello from 0\n", "oh\n")
     assert (tmp_path / "logs/rank-2.log").read_text().splitlines() == ["hello from 2", "oh"]
 
 
-def test_one_fails_and_the_others_are_ended(tmp_path):
+def test_failed_rank_ends_the_others(tmp_path):
     begun = time.monotonic()
     code, _, err = finish(tmp_path, 3, "if rank == 1: print('no such file'); sys.exit(3)\nsignal.pause()")
     assert code == 3 and time.monotonic() - begun < 10
     assert "rank 1 exited with code 3; the others were stopped" in err and "[1] no such file" in err
 
 
-def test_who_does_not_listen_is_killed(tmp_path):
+def test_rank_that_ignores_term_is_killed(tmp_path):
     begun = time.monotonic()
     code, _, err = finish(
         tmp_path,
@@ -117,7 +117,7 @@ sys.exit(75)
     assert printed(tmp_path, "heard 1\n", 3)
 
 
-def test_one_may_save_while_the_others_are_gone(tmp_path):
+def test_rank_may_save_after_the_others_ended(tmp_path):
     """A script of which only the first rank handles TERM: the others die of it, and it gets its time."""
     code = """
 if rank == 0: signal.signal(signal.SIGTERM, lambda *_: None)
@@ -155,7 +155,7 @@ def test_ranks_die_with_their_launcher(tmp_path):
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
-def test_nobody_prints_anything(tmp_path):
+def test_stalled_ranks_are_ended(tmp_path):
     code, _, err = finish(tmp_path, 2, "print('begun'); time.sleep(60)", stall_s=0.3)
     assert code == 124 and "no rank printed anything for 0.3 s" in err
 
@@ -179,12 +179,12 @@ def test_a_child_that_holds_the_pipe_is_not_waited_for(tmp_path):
         ("", {"processes": 3}, 3),
     ],
 )
-def test_as_many_as_the_job_has(monkeypatch, visible, wanted, found):
+def test_launch_has_as_many_ranks_as_gpus(monkeypatch, visible, wanted, found):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert command.processes_of(wanted) == found
 
 
-def test_more_than_there_are(monkeypatch):
+def test_launch_with_too_many_ranks_is_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("GFLOW_JOB_ID", "7")
     with pytest.raises(Refused, match="--gpus 2: the job has 1"):
@@ -193,7 +193,7 @@ def test_more_than_there_are(monkeypatch):
         command.processes_of({"gpus": 2, "processes": 2})
 
 
-def test_what_is_run(tmp_path, monkeypatch):
+def test_command_of_a_launch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert command.command_of(["train.py", "--lr", "1"], is_module=False)[1:] == ("train.py", "--lr", "1")
@@ -217,14 +217,14 @@ with open(path, "a") as log:
 """
 
 
-def test_over_what_ranks_talk_is_said_once(tmp_path):
+def test_nccl_transport_is_reported_once(tmp_path):
     code, _, err = finish(tmp_path, 2, NCCL)
     assert (code, err) == (0, "gflow: NCCL: within a node from GPU to GPU (P2P/CUMEM)\n")
     code, _, err = finish(tmp_path, 1, "sys.exit('NCCL_DEBUG_FILE' in os.environ)")
     assert (code, err) == (0, ""), "one alone talks to nobody"
 
 
-def test_what_runs_for_long_says_it_early(tmp_path):
+def test_nccl_transport_is_reported_early(tmp_path):
     process = start(tmp_path, 2, NCCL + "time.sleep(300)")
     try:
         assert process.stderr is not None
@@ -240,7 +240,7 @@ def test_the_last_warnings_of_nccl_are_shown(tmp_path, code):
     assert (found, err.count("gflow: NCCL warned: Call to connect failed\n")) == (code, 1)
 
 
-def test_who_sets_nccls_log_keeps_it():
+def test_user_setting_of_nccl_log_is_kept():
     plan = Plan(("x",), 2)
     assert variables(plan, 0, {}, 4, "/logs/nccl")["NCCL_DEBUG_FILE"] == "/logs/nccl"
     for given in ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "x"}):
@@ -251,7 +251,7 @@ def test_who_sets_nccls_log_keeps_it():
 # ---------------------------------------------------------------- the effective batch
 
 
-def test_each_process_is_told_its_part_of_the_effective_batch():
+def test_each_rank_gets_its_part_of_the_effective_batch():
     plan = Plan(("x",), 2, nodes=2, node=1)
     told = [
         variables(plan, local, {"GFLOW_EFFECTIVE_BATCH": "10"}, 8)["GFLOW_RANK_BATCH"] for local in (0, 1)

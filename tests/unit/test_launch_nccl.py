@@ -82,7 +82,7 @@ node-01:1897709:1897731 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_what_a_log_means(name):
+def test_nccl_log_is_described(name):
     text, words = LOGS[name]
     assert describe(parse(text)) == words
 

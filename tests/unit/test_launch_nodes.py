@@ -9,7 +9,7 @@ from gflow.ml.launch.slurm import MEETING, NodePosition, check, node_position, n
 JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 
 
-def test_who_we_are():
+def test_node_count_and_position():
     assert nodes_of({}) == nodes_of({"SLURM_NNODES": "4"}) == 1
     assert nodes_of(JOB) == 2
     assert node_position(JOB) is None, "nobody has said where to meet"
@@ -51,13 +51,13 @@ ON, OFF, ROCE = Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False), Adapter("
         ("infiniband", [OFF], [], {"NCCL_IB_DISABLE": "0"}, "asked for; mlx5_1 not active"),
     ],
 )
-def test_networks(network, adapters, interfaces, told, why):
+def test_network_choice(network, adapters, interfaces, told, why):
     choice = choose(network, adapters, interfaces)
     assert told.items() <= choice.variables.items()
     assert why in choice.why
 
 
-def test_what_a_machine_has(tmp_path):
+def test_adapters_and_interfaces_of_a_machine(tmp_path):
     """As /sys says it: two ports, of which one works; an adapter that is off; interfaces that are up."""
     files = {
         "infiniband/mlx5_0/ports/1/state": "1: DOWN", "infiniband/mlx5_0/ports/2/state": "4: ACTIVE",

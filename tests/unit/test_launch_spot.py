@@ -22,7 +22,7 @@ def test_a_notice_is_heard(metadata, cloud):
     assert metadata.tokens == (1 if cloud is Aws else 0), "a token is good for hours"
 
 
-def test_nobody_answers():
+def test_silent_metadata_service():
     with pytest.raises(ServiceSilent):
         Aws("http://127.0.0.1:9").look()
     assert responding_clouds({"aws": "http://127.0.0.1:9"}) == []
@@ -90,7 +90,7 @@ def test_term_goes_to_the_command():
 
 
 @pytest.mark.parametrize("words", [["--cloud", "awz", "--", "true"], ["--"], ["--", "no-such-program"]])
-def test_what_makes_no_sense_is_refused(words):
+def test_bad_spot_options_are_refused(words):
     process = spot(*words)
     process.communicate(timeout=20)
     assert process.returncode == 2

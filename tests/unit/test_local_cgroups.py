@@ -64,7 +64,7 @@ def kernel(monkeypatch, tmp_path):
     return Kernel(monkeypatch, tmp_path)
 
 
-def test_beside_us_when_our_own_group_has_processes(kernel):
+def test_groups_are_siblings_if_own_group_has_processes(kernel):
     """As under a service manager: the daemon's group cannot give limits to groups below it."""
     service = place(place(kernel.root / "app.slice", "memory cpu") / "gflowd.service")
     kernel.with_processes = {str(service)}
@@ -74,13 +74,13 @@ def test_beside_us_when_our_own_group_has_processes(kernel):
     assert not (service / "gflow-tag").exists()
 
 
-def test_below_us_when_our_own_group_is_only_ours(kernel):
+def test_groups_are_children_if_own_group_is_exclusive(kernel):
     own = place(kernel.root / "own")
     layers = find_layers("tag", Mounted({"": str(own)}))
     assert (layers.memory, layers.memory_version) == (f"{own}/gflow-tag", 2)
 
 
-def test_where_nobody_gives_limits_groups_can_still_be_killed(kernel):
+def test_groups_without_limits_can_be_killed(kernel):
     place(kernel.root, "")
     own = place(kernel.root / "session.scope")
     kernel.with_processes = {str(own), str(kernel.root)}

@@ -17,7 +17,7 @@ def target(tmp_path: Path) -> LocalTarget:
 
 
 @pytest.mark.parametrize(("name", "mode"), [("run", 0o700), ("jobs", 0o711)])
-def test_removed_folder_is_made_anew_before_a_start(
+def test_removed_folder_is_recreated_before_a_start(
     target: LocalTarget, tmp_path: Path, name: str, mode: int
 ) -> None:
     (tmp_path / name).rmdir()

@@ -15,7 +15,7 @@ def test_messages_come_out_as_they_went_in(sent):
 
 
 @given(st.lists(messages, max_size=4), st.data())
-def test_it_does_not_matter_how_the_bytes_were_cut(sent, data):
+def test_messages_are_independent_of_chunking(sent, data):
     stream = b"".join(map(pack, sent))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     buffer, received = bytearray(), []

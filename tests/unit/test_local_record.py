@@ -69,7 +69,7 @@ def test_a_line_counts_only_if_it_is_whole(shim, job, end, data):
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n", b"shim", b"something else\n", b"\xff\xfe\n"])
-def test_what_is_not_ours_says_nothing(text):
+def test_foreign_text_is_no_record(text):
     assert run_record.read(text) == NOTHING
 
 
@@ -108,7 +108,7 @@ def test_an_attempt_stays_taken_when_its_shim_is_gone(path):
     assert run_record.claim(path) is None
 
 
-def test_a_record_is_nobody_elses_to_read(path, claimed):
+def test_record_is_readable_by_its_owner_only(path, claimed):
     assert os.stat(path).st_mode & 0o777 == 0o600
 
 
@@ -162,7 +162,7 @@ def test_my_own_identity_is_stable_and_names_me():
     assert me.boot == run_record.boot_id() and me.namespace == run_record.namespace_of_pids()
 
 
-def test_my_parent_is_somebody_else():
+def test_identity_of_the_parent_differs():
     assert run_record.identity_of(os.getppid()) != run_record.identity_of(os.getpid())
 
 

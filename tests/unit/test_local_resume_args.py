@@ -30,7 +30,7 @@ def test_the_newest_of_those_that_look_like_one():
     assert latest("checkpoints") == "checkpoints/epoch=2.ckpt"
 
 
-def test_one_that_says_that_it_is_the_latest():
+def test_link_named_latest_wins():
     put("checkpoints/step-1/state.pt", 5)
     put("checkpoints/step-2/state.pt")
     os.symlink("step-1", "checkpoints/latest")
@@ -63,7 +63,7 @@ def test_words_are_filled(template, words):
     assert fill_template(template) == words
 
 
-def test_where_the_words_go():
+def test_resume_words_are_inserted_into_the_command():
     words = ["--ckpt", "a b"]
     assert add_words(["python", "train.py"], words) == ["python", "train.py", "--ckpt", "a b"]
     assert add_words(["bash", "-c", "cd x && python t.py"], words) == [

@@ -58,7 +58,7 @@ def test_under_its_cap_a_log_stays(log):
     assert os.listdir(os.path.dirname(log.name)) == ["log"]
 
 
-def test_what_a_log_had_is_in_1_and_the_job_writes_on(log, monkeypatch):
+def test_rotated_log_is_in_1_and_the_job_writes_on(log, monkeypatch):
     monkeypatch.setattr(log_rotation, "SLICE", 100_000)
     text = lines(200_000)
     log.write(text)

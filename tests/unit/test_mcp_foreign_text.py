@@ -20,7 +20,7 @@ def test_own_text_is_left_as_it_is():
     assert contain_text(found, "ann") == found
 
 
-def test_projects_in_statistics_are_anybodys():
+def test_projects_in_statistics_are_foreign_text():
     found = {"user": "ann", "by_project": [{"project": ORDER, "jobs": 3}, {"project": None, "jobs": 1}]}
     first, second = contain_text(found, "ann")["by_project"]
     assert first[MARK] == ["project"] and " " not in first["project"]

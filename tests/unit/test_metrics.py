@@ -63,7 +63,7 @@ def test_jobs_are_counted_as_they_change():
     assert meters.users == {("failed", ended.user): 1}
 
 
-def test_people_are_so_many_and_then_others(monkeypatch):
+def test_users_above_the_maximum_are_counted_as_others(monkeypatch):
     monkeypatch.setattr(module, "MAX_USERS", 1)
     meters = Meters()
     for number, user in enumerate(["ann", "bob", "root", "ann"], 1):

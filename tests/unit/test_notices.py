@@ -25,7 +25,7 @@ def line(what, detail="", key=None):
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_line_that_is_told_has_a_name(name):
+def test_every_notified_entry_has_a_name(name):
     assert name in NOTIFICATION_NAMES
 
 
@@ -39,7 +39,7 @@ def test_every_line_that_is_told_has_a_name(name):
         ("allowed_gpus", "all", None),
     ],
 )
-def test_what_a_line_is_to_those_who_get_notifications(what, detail, name):
+def test_notification_event_of_an_audit_entry(what, detail, name):
     assert notification_event(line(what, detail)) == name
 
 
@@ -99,7 +99,7 @@ def test_mail_to_domain_no_longer_allowed_is_not_sent():
     assert notifier.addresses(lab, asked) == ["lab@x.y", "ann@lab.example"]
 
 
-def test_whom_a_mail_goes_to():
+def test_recipients_of_a_mail():
     lab = Mailbox(
         smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), events=("job_failed",), is_for_jobs=True
     )
@@ -109,7 +109,7 @@ def test_whom_a_mail_goes_to():
     assert recipients(lab, own._replace(name="job_held")) == ((), ())
 
 
-def test_events_and_people_choose():
+def test_webhook_filters_events_and_users():
     hook = Webhook(url="http://x/", events=("job_failed",), filter_users=("ann",))
     assert hook.wants("job_failed", "ann")
     assert not hook.wants("job_failed", "bob")
@@ -127,7 +127,7 @@ def test_the_path_of_a_webhook_is_not_shown():
     assert "sesame" not in hook.description and "hooks.example.org" in hook.description
 
 
-def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():
+def test_failed_notification_does_not_block_the_next():
     async def main():
         told, notes = [], []
 

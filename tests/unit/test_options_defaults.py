@@ -20,11 +20,11 @@ def test_help_says_the_default(option, said):
     assert int(said) == DEFAULTS[option.field]
 
 
-def test_those_with_a_number_say_it():
+def test_options_with_a_numeric_default_say_it():
     assert {option.name for option, _ in SAID} == {"gpus", "priority", "retry-delay", "grace", "nodes"}
 
 
-def test_others_who_know_a_default():
+def test_defaults_declared_elsewhere_agree():
     assert slurm.USUAL_PRIORITY == Spec(command=(), cwd="").priority
     assert sweep_template.NAME_LENGTH == values.NAME_LENGTH
     assert BY_KEY["jobs.grace_secs"].default == DEFAULTS["grace_s"]

@@ -72,7 +72,7 @@ def test_options_and_words_in_any_order(words, values, rest):
         (["-g2"], {"gpus": 2}, []),
     ],
 )
-def test_until_word_leaves_somebody_elses_command_line_alone(words, values, rest):
+def test_until_word_leaves_the_command_unparsed(words, values, rest):
     assert parse(words, TABLE, until_word=True) == (values, rest)
 
 
@@ -104,7 +104,7 @@ def test_until_word_leaves_somebody_elses_command_line_alone(words, values, rest
         (["-wx"], "-w takes no value", ""),
     ],
 )
-def test_refusals(words, message, hint):
+def test_bad_command_lines_are_refused(words, message, hint):
     error = refusal(*words)
     assert error.message == message
     assert hint is None or error.hint == hint

@@ -30,7 +30,7 @@ AT = NOW.timestamp()
         ("999999w", 0.0),
     ],
 )
-def test_since(text, seconds):
+def test_since_is_parsed(text, seconds):
     assert parse_since(text, NOW) == seconds
 
 
@@ -67,7 +67,7 @@ def test_the_day_begins_where_the_caller_is(monkeypatch):
         "\u0661h",
     ],
 )
-def test_what_is_no_time_is_refused_with_examples(text):
+def test_invalid_since_is_refused_with_examples(text):
     with pytest.raises(UsageError, match="--since does not understand") as caught:
         parse_since(text, NOW)
     assert "yesterday" in caught.value.hint

@@ -51,7 +51,7 @@ def test_on_the_command_line(words, values):
     ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency afterany:1",
      "--dependency singleton", "--dependency after", "--mail-type SOMETIMES", "--gres gpu:a100:many"],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(words):
+def test_unknown_slurm_option_is_refused(words):
     with pytest.raises(UsageError):
         parse([*words.split(), "true"], GBATCH, until_word=True)
 
@@ -89,7 +89,7 @@ def test_a_line_in_a_script(line, values):
     assert sbatch(script, "job.sh") == (values, [])
 
 
-def test_what_means_nothing_is_named_once():
+def test_ignored_sbatch_option_is_named_once():
     script = "#SBATCH -n 4 --licenses=a\n\n# x\n#SBATCH --licenses=b --time=5\n#SBATCHED --mem=5\n"
     script += "echo\n#SBATCH -t 1\n"
     assert sbatch(script, "job.sh") == ({"time": 300}, ["--ntasks", "--licenses"])
@@ -134,7 +134,7 @@ def test_begin_in_slurms_units():
     ],
     ids=str,
 )
-def test_parameters(value, found):
+def test_sweep_parameters_are_parsed(value, found):
     assert parameters(value, PARAM) == found
 
 
@@ -144,6 +144,6 @@ def test_parameters(value, found):
      5, None, [5], {"a": {}}, {"a": [True]}, {"a": [None]}, "lr=\0"],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_parameter_is_refused(value):
+def test_invalid_parameter_is_refused(value):
     with pytest.raises(UsageError, match="--param"):
         parameters(value, PARAM)

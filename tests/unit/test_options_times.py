@@ -42,7 +42,7 @@ def test_the_zone_is_what_the_tests_think():
         (" now+2h ", 7200),
     ],
 )
-def test_from_now_on(text, seconds):
+def test_relative_times(text, seconds):
     assert parse_time(text, NOW) == NOW.timestamp() + seconds
 
 
@@ -131,7 +131,7 @@ def test_tomorrow_is_the_next_day_whatever_its_length(now, text, when):
         "\x00",
     ],
 )
-def test_what_is_no_time(text):
+def test_invalid_times(text):
     assert parse_time(text, NOW) is None
 
 
@@ -141,5 +141,5 @@ def test_any_text_is_a_time_or_none(text):
     assert found is None or isinstance(found, float)
 
 
-def test_without_a_now_it_is_now():
+def test_time_without_now_uses_the_clock():
     assert abs(parse_time("now") - time.time()) < 60

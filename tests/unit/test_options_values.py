@@ -93,7 +93,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("option", READ, ids=lambda option: option.name)
-def test_what_the_client_has_read_the_daemon_reads_the_same(option):
+def test_client_values_read_back_in_the_daemon(option):
     once = read(option, WRITTEN[option.kind])
     assert read(option, msgspec.json.decode(msgspec.json.encode(once))) == once
 
@@ -117,7 +117,7 @@ def test_warnings_are_a_signal_and_how_long_before(text, warning):
 
 
 @pytest.mark.parametrize("text", ["", "KILLL@3", "USR1@x", "0@5", "65@1", [0, 5], [10, -1], [10], 5, None])
-def test_what_is_no_warning_is_refused(text):
+def test_invalid_warning_is_refused(text):
     option = next(option for option in GBATCH if option.name == "signal")
     with pytest.raises(UsageError):
         read(option, text)
@@ -246,7 +246,7 @@ def test_seconds_that_are_none_are_refused(value):
         ("1024T", MOST_MIB),
     ],
 )
-def test_size(value, mib):
+def test_size_is_read(value, mib):
     assert read(MEMORY, value) == mib
 
 
@@ -305,7 +305,7 @@ def test_a_size_is_the_same_in_every_unit(gib):
         (str(ARRAY_LAST), str(ARRAY_LAST)),
     ],
 )
-def test_array(value, text):
+def test_array_is_read(value, text):
     assert read(ARRAY, value) == text
 
 
@@ -532,7 +532,7 @@ def test_job_reference(text):
 
 
 @pytest.mark.parametrize("text", NO_REFERENCES)
-def test_what_is_no_job_reference_is_refused_with_the_spellings(text):
+def test_invalid_job_reference_is_refused_with_the_spellings(text):
     assert not is_job_reference(text)
     assert "@~1" in refusal(DEPENDS, text).hint
 
@@ -563,7 +563,7 @@ def test_references_survive_text_and_json_alike(references):
 
 
 @given(st.text(alphabet="@~_0123456789, x", max_size=12))
-def test_what_is_read_as_references_consists_of_references(text):
+def test_read_references_are_valid(text):
     try:
         references = read(DEPENDS, text)
     except UsageError:

@@ -81,7 +81,7 @@ def test_a_script_s_own_words_count_after_the_warm_up():
     assert from_meter(Size(1, 2), "", warmup=1) is None
 
 
-def test_what_a_run_of_gflow_train_leaves():
+def test_meter_file_of_gflow_train():
     facts = {
         "data_s": 0.01,
         "exchange_s": 0.02,
@@ -105,7 +105,7 @@ def test_a_meter_writes_what_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(("part", "mark"), [(0.95, "good"), (0.949, "fair"), (0.85, "fair"), (0.849, "poor")])
-def test_marks(part, mark):
+def test_efficiency_marks(part, mark):
     assert mark_of(part) == mark
 
 
@@ -175,7 +175,7 @@ def test_the_page_says_what_was_measured_and_how():
     assert max(map(len, text.splitlines()[:6])) <= 88
 
 
-def test_each_run_is_told_how_it_is_measured():
+def test_run_command_has_meter_variables():
     words = command(ScaleRequest(("train.py",), "/f", seconds=3), Size(2, 4), "/f/m", 64)
     assert words[0] == "env" and {"GFLOW_METER=/f/m", "GFLOW_METER_SECONDS=3"} <= set(words)
     assert "GFLOW_EFFECTIVE_BATCH=64" in words

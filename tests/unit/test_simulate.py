@@ -66,14 +66,14 @@ def test_columns_that_are_not_there_are_refused(trace, text, mapping, where):
         read_trace(trace(text), mapping, where)
 
 
-def test_what_cannot_be_read_is_refused_with_its_place(trace, tmp_path):
+def test_unreadable_trace_is_refused_with_its_line(trace, tmp_path):
     with pytest.raises(Refused, match="line 3"):
         read_trace(trace(PHILLY.replace("07:00:00,30", "07:00:00,half an hour")), {}, {})
     with pytest.raises(Refused, match="cannot be read"):
         read_trace(tmp_path / "none.csv", {}, {})
 
 
-def test_figures():
+def test_replay_figures():
     ran = [ReplayedJob(Entry(0.0, 100.0, 1, "ann"), 0.0), ReplayedJob(Entry(0.0, 100.0, 8, "bob"), 100.0)]
     found = measure(ran, 8, 8)
     assert (found["mean_wait_s"], found["max_wait_s"], found["makespan_s"]) == (50.0, 100.0, 200.0)
@@ -98,7 +98,7 @@ def test_policies_differ_where_they_should():
     assert starts("easy-perfect", exact=True) == [0.0, 100.0, 150.0, 3.0]
 
 
-def test_the_answer_in_json_has_the_promised_shape(trace, capsys):
+def test_json_answer_has_the_documented_keys(trace, capsys):
     assert simulate.run([str(trace(PHILLY)), "--pool", "8", "--policy", "greedy,ours", "--json"]) == 0
     policies = json.loads(capsys.readouterr().out)["policies"]
     assert list(policies) == ["greedy", "ours"]
@@ -111,7 +111,7 @@ def test_the_answer_in_json_has_the_promised_shape(trace, capsys):
 @pytest.mark.parametrize(
     "words", [[], ["x", "--policy", "best"], ["x", "--load", "much"], ["x", "--map", "submit"]]
 )
-def test_bad_words(words):
+def test_bad_simulate_options_are_refused(words):
     with pytest.raises((UsageError, Refused)):
         simulate.run(words)
 

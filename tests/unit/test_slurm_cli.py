@@ -64,7 +64,7 @@ def test_a_line_of_the_queue(name):
     assert slurm_cli.parse_queue(f"{line}\n") == [row]
 
 
-def test_what_is_no_line_is_passed_over():
+def test_invalid_queue_line_is_skipped():
     assert slurm_cli.parse_queue("slurm_load_jobs error: x\n\nCLUSTER: lab\n") == []
 
 
@@ -82,7 +82,7 @@ def test_any_text_can_be_read(text):
     ("text", "id"),
     [("17\n", "17"), ("17;lab\n", "17"), ("Welcome to the cluster\n17\n", "17"), ("", ""), ("sbatch: x", "")],
 )
-def test_what_sbatch_answers(text, id):
+def test_sbatch_answer_is_parsed(text, id):
     assert slurm_cli.parse_submitted(text) == id
 
 
@@ -100,7 +100,7 @@ def test_what_sbatch_answers(text, id):
         ("", ""),
     ],
 )  # fmt: skip
-def test_when_it_would_start(text, start):
+def test_expected_start_is_parsed(text, start):
     assert slurm_cli.parse_start(text) == start
 
 
@@ -120,7 +120,7 @@ JOB = (
         ("TIMEOUT", "0:15", "x JobState=COMPLETED ExitCode=0:0", Verdict("TIMEOUT", 0, 15)),
     ],
 )
-def test_scontrol(state, code, name, verdict):
+def test_scontrol_output_is_parsed(state, code, name, verdict):
     assert slurm_cli.parse_job(JOB.format(state=state, code=code, name=name, reason="None")) == verdict
 
 
@@ -154,7 +154,7 @@ def test_scontrol_of_all_releases(text):
         ("Slurm accounting storage is disabled", "17", None),
     ],
 )
-def test_sacct(text, id, verdict):
+def test_sacct_output_is_parsed(text, id, verdict):
     assert slurm_cli.parse_accounting(text, id) == verdict
 
 
@@ -218,7 +218,7 @@ def test_a_refusal_in_one_line(text, said):
         ("", "Pending"),
     ],
 )
-def test_reasons(reason, words):
+def test_slurm_reasons_in_words(reason, words):
     assert in_words(reason) == words
 
 
@@ -244,11 +244,11 @@ def judge(state, record=None, *, began=True, waited=True, verdict=None):
         ("COMPLETED", Exit(None, False), End(None, None, parse("Preempted"))),
     ],
 )
-def test_the_end_by_its_own_word_and_slurms(state, record, end):
+def test_run_record_and_slurm_state_give_the_end(state, record, end):
     assert judge(state, record) == end
 
 
-def test_slurms_word_when_the_job_left_none():
+def test_slurm_state_is_used_without_a_run_record():
     assert judge("FAILED", waited=False) is None, "its own word may still come"
     assert judge("FAILED") is None, "nobody knows: that is no failure"
     assert judge("FAILED", verdict=Verdict("FAILED", 3, None)) == End(3)
@@ -257,6 +257,6 @@ def test_slurms_word_when_the_job_left_none():
     assert no_log == End(None, None, parse("StartFailed: no log at /logs/42.log"))
 
 
-def test_states_nobody_has_heard_of_are_not_the_end():
+def test_unknown_states_are_not_final():
     assert not Row("1", "1", None, "EXPEDITING", "", "", "").is_final
     assert "COMPLETING" not in FINAL

@@ -20,7 +20,7 @@ ann|lab|normal,high|||10|cpu=64,gres/gpu=4||3|20
 """
 
 
-def test_sizes():
+def test_partition_sizes_are_parsed():
     main, a100, mixed, cpu = parse_sizes(SINFO)
     assert main == Size("main", True, 4, 8, 16000, (), 4, ("a100",))
     assert a100 == Size("a100", False, 12, 128, 512000, ("a100", "ib"), 4, ("a100",))
@@ -28,7 +28,7 @@ def test_sizes():
     assert (cpu.gpus, cpu.gpu_types) == (0, ())
 
 
-def test_limits():
+def test_association_limits_are_parsed():
     everybody, ann = parse_limits(ASSOC)
     assert everybody == Limits(
         "",
@@ -50,7 +50,7 @@ def test_limits():
     )
 
 
-def test_whose_a_job_is():
+def test_account_and_qos_of_a_job():
     text = (
         "JobId=1 JobName=Account=x UserId=ann(7) GroupId=g(7) Nice=0 Account=lab QOS=normal JobState=PENDING"
     )
@@ -103,6 +103,6 @@ class FakeSlurm:
         ("Invalid license specification", {}, ""),
     ],
 )
-def test_advice(complaint, names, hint):
+def test_submission_error_advice(complaint, names, hint):
     usual = dict.fromkeys(("partition", "account", "qos", "constraint"), "")
     assert advise(FakeSlurm(), complaint, **usual | names) == hint

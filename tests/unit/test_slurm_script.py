@@ -81,7 +81,7 @@ def test_the_scripts_of_the_seed_as_they_are(name, nodes, gpus):
 
 
 @pytest.mark.parametrize("name", ["n1_gpu4", "n4_gpu1"])
-def test_bash_understands_them(name):
+def test_bash_accepts_the_scripts(name):
     assert subprocess.run(["bash", "-n", str(GOLDEN / f"slurm_{name}.sh")]).returncode == 0
 
 
@@ -107,7 +107,7 @@ def test_options_become_directives(fields, lines):
     assert [line for line in lines if line not in found] == []
 
 
-def test_what_every_job_gets():
+def test_directives_of_every_job():
     found = directives(seed_job(), sheet(cluster=Cluster(sbatch=("--mail-type=FAIL",))))
     assert {"--no-requeue", "--open-mode=append", "--export=ALL", "--mail-type=FAIL"} <= set(found)
     assert not [line for line in found if line.startswith(("--account", "--gpus", "--mem", "--error"))]
@@ -131,7 +131,7 @@ def test_a_task_that_is_tried_again_is_an_array_of_one():
     assert "echo 'gflow: attempt 2'" in text
 
 
-def test_who_loses_a_race_writes_nothing_into_the_log():
+def test_race_loser_writes_no_log():
     made = seed_job(race=("n1_gpu4", "n4_gpu1"))
     text = script_of(made, sheet(log="/logs/it's 100%% %N.log", error_log="/logs/e"))
     assert "#SBATCH --output=/dev/null\n" in text
@@ -140,7 +140,7 @@ def test_who_loses_a_race_writes_nothing_into_the_log():
     assert """exec >>'/logs/it'"'"'s 100'%' '"$(hostname)".log 2>>/logs/e\n""" in text
 
 
-def test_shapes():
+def test_shapes_of_a_job():
     assert shapes_of(spec(nodes=2, gpus=4)) == [(2, 4)]
     assert shapes_of(spec(race=("n1_gpu4", "n4_gpu1"))) == [(1, 4), (4, 1)]
 
@@ -157,11 +157,11 @@ def test_time_limits(seconds, text):
     [(b"echo\n", "bash"), (b"#!/bin/sh\n", "/bin/sh"), (b"#! /usr/bin/env  py\nx", "/usr/bin/env py"),
      (b"#!/usr/bin/env -S a b\n", "/usr/bin/env '-S a b'")],
 )  # fmt: skip
-def test_interpreters(script, words):
+def test_interpreter_of_a_script(script, words):
     assert interpreter_of(script) == words
 
 
-def test_quotes():
+def test_directive_quoting():
     assert quote("plain_1.2/%a,b") == "plain_1.2/%a,b"
     assert quote('a"b\\c') == '"a\\"b\\\\c"'
 
@@ -177,5 +177,5 @@ def test_quotes():
         ("gflow:me:42.1:x", None, None),
     ],
 )
-def test_tags(comment, task, found):
+def test_comment_tags_are_parsed(comment, task, found):
     assert read_tag(comment, "me", task) == found

@@ -33,7 +33,7 @@ def test_a_cluster():
     ],
     ids=str,
 )
-def test_what_is_misspelt(table, said, hint):
+def test_misspelt_cluster_setting_is_refused(table, said, hint):
     with pytest.raises(UsageError) as refused:
         clusters_of({"x": table}, "f")
     assert refused.value.message == said

@@ -107,7 +107,7 @@ def launch(number=1, *, attempt=1, **fields) -> Launch:
 RUN = Run(job(1).key, 1)
 
 
-def test_from_submission_to_its_end(world):
+def test_job_from_submission_to_end(world):
     world.worker.start(launch())
     world.turns(2)
     assert (world.slurm.submitted, world.statuses[-1].reason) == (
@@ -131,7 +131,7 @@ def test_a_lost_answer_makes_no_second_job(world):
     assert world.slurm.submitted == 1
 
 
-def test_another_daemon_finds_what_was_submitted(world):
+def test_new_worker_finds_submitted_job(world):
     world.worker.start(launch())
     world.turns(2)
     world.worker = world.new_worker()
@@ -163,7 +163,7 @@ def test_forgotten_job_is_resubmitted_first_copy_cannot_run(world):
         world.begin("1.1", "101")
 
 
-def test_what_has_begun_is_never_submitted_again(world):
+def test_begun_job_is_never_resubmitted(world):
     world.worker.start(launch())
     world.turns(2)
     world.begin("1.1", "101")
@@ -239,7 +239,7 @@ def test_cancelled_while_it_runs(world):
     assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))]
 
 
-def test_recall_leaves_what_has_begun_alone(world):
+def test_withdraw_leaves_a_begun_job(world):
     world.worker.start(launch())
     world.turns(2)
     world.begin("1.1", "101")
@@ -248,7 +248,7 @@ def test_recall_leaves_what_has_begun_alone(world):
     assert world.ends == []
 
 
-def test_a_race_has_one_ticket_and_its_losers_go(world):
+def test_race_has_one_claim_token_and_cancels_losers(world):
     world.worker.start(launch(race=("n1_gpu4", "n4_gpu1")))
     world.turns(2)
     assert world.slurm.submitted == 2
@@ -259,7 +259,7 @@ def test_a_race_has_one_ticket_and_its_losers_go(world):
     assert world.slurm.cancelled == ["101"]
 
 
-def test_a_job_of_ours_that_nobody_wants_any_more_goes(world):
+def test_forgotten_job_is_cancelled(world):
     world.worker.start(launch())
     world.turns(2)
     world.worker.forget(RUN)
@@ -282,7 +282,7 @@ def test_new_daemon_cancels_no_unknown_job(world):
     assert (world.slurm.cancelled, world.slurm.submitted) == ([], 2)
 
 
-def test_what_nobody_wants_goes_by_its_tag_after_a_while(world):
+def test_unwanted_job_is_cancelled_by_tag_later(world):
     world.worker.start(launch(1))
     world.worker.start(launch(2))
     world.turns(2)
@@ -322,7 +322,7 @@ def test_job_ended_by_controller_restart_is_resubmitted(world):
     assert world.ends == [Ended(RUN, End(0))]
 
 
-def test_it_is_forgiven_a_few_times_and_not_later(world):
+def test_job_ended_by_controller_restart_is_resubmitted_a_few_times(world):
     world.worker.start(launch())
     world.turns(2)
     world.slurm.states["101"] = "CANCELLED"

@@ -140,7 +140,7 @@ def test_recent_jobs_come_oldest_first_final_ones_too(store):
     assert store.load().recent == [(ann, job_key(1)), (bob, job_key(2)), (ann, job_key(3))]
 
 
-def test_recent_jobs_are_not_more_than_anybody_can_ask_for(store):
+def test_recent_jobs_are_limited(store):
     save(store, *(job(number) for number in range(1, RECENT + 11)))
     recent = store.load().recent
     assert len(recent) == RECENT
@@ -198,7 +198,7 @@ def test_at_means_whole_jobs_and_not_their_tasks(store):
     assert store.load().recent == [(UIDS["ann"], job_key(1)), (UIDS["ann"], job_key(2))]
 
 
-def test_a_story_is_told_in_order_and_of_one_job(store):
+def test_history_is_ordered_and_of_one_job(store):
     told = [
         AuditEntry(NOON, job_key(1), UIDS["ann"], "cli", "submitted", ""),
         AuditEntry(NOON, job_key(2), UIDS["bob"], "http", "submitted", ""),
@@ -212,7 +212,7 @@ def test_a_story_is_told_in_order_and_of_one_job(store):
     assert store.audit_of(job_key(7)) == []
 
 
-def test_a_story_has_lines_that_are_about_many_jobs(store):
+def test_history_includes_entries_about_many_jobs(store):
     def line(key, what, detail=""):
         return AuditEntry(1.0, key, 1000, "cli", what, detail)
 
@@ -284,7 +284,7 @@ def test_a_blob_reads_back(store, content):
     assert store.blob(address) == content
 
 
-def test_the_same_text_twice_is_one_blob(store):
+def test_equal_texts_are_one_blob(store):
     for _ in range(2):
         store.commit(Changes(blobs={address_of(b"text"): b"text"}))
     assert store.blob(address_of(b"text")) == b"text"
@@ -319,7 +319,7 @@ def test_jobs_cut_off_by_a_job_or_its_tasks_are_found(store):
     assert numbers(store.cancelled_with(job_key(43))) == []
 
 
-def test_they_are_found_by_an_index(tmp_path):
+def test_cut_off_jobs_are_found_by_index(tmp_path):
     store = SqliteStore(tmp_path / "gflow.db")
     asked = []
     store._db.set_trace_callback(asked.append)

@@ -44,7 +44,7 @@ def taken(job, token="token"):
 # ---------------------------------------------------------------- durable
 
 
-def test_what_was_committed_is_there_after_a_restart(path):
+def test_committed_changes_survive_a_restart(path):
     text = b"#!/bin/sh\n"
     with closing(SqliteStore(path)) as store:
         store.commit(taken(running(1, 0)))

@@ -59,12 +59,12 @@ def ran(number, start, end, *gpu_ids, state=JobState.FINISHED, **fields):
     )
 
 
-def test_nothing_at_all(ask):
+def test_statistics_without_jobs(ask):
     found = ask()
     assert (found.total, found.peak_gpus, found.top, found.left_out) == (Usage(), 0, [], 0)
 
 
-def test_sums(ask):
+def test_statistics_sums(ask):
     found = ask(
         ran(1, 100, 200, 0, 1, project="p"),
         ran(2, 50, 60, state=JobState.FAILED),
@@ -85,7 +85,7 @@ def test_sums(ask):
     assert found.top[0].name == "job-5"
 
 
-def test_one_persons(ask):
+def test_statistics_of_one_user(ask):
     jobs = ran(1, 0, 10, 0), ran(2, 0, 10, 1, user="bob")
     assert ask(*jobs, user="bob").total.total == 1
     assert ask(*jobs, user="bob").peak_gpus == 1
@@ -139,7 +139,7 @@ def test_job_between_attempts_counts_for_one_kind_of_gpu(ask):
     assert ask(waiting, attempts=attempts, is_simulated=True).total.gpu_s == 20
 
 
-def test_what_the_engine_tells_is_what_is_counted(tmp_path):
+def test_statistics_match_the_engine(tmp_path):
     """A retry, an attempt that another daemon's lease undid at once, an hour of waiting, and the last one."""
     state, store = State(cpus=1, memory_mib=1024), SqliteStore(tmp_path / "gflow.db")
     state.machine.see_gpus(gpus(2))
@@ -205,12 +205,12 @@ def test_peak_is_most_gpus_in_use_at_one_moment(tmp_path_factory, uses, since):
     )
 
 
-def test_what_begins_when_another_ends_does_not_overlap_it(ask):
+def test_adjacent_jobs_do_not_overlap(ask):
     assert ask(ran(1, 0, 10, 0), ran(2, 10, 20, 1), ran(3, 10, 20, 0)).peak_gpus == 2
     assert ask(ran(1, 0, 10, 0), ran(2, 10, 20, 1)).peak_gpus == 1
 
 
-def test_keys(ask):
+def test_statistics_have_task_keys(ask):
     assert ask(ran(1, 0, 10, task=2)).top[0].key == job_key(1, 2)
 
 
@@ -327,7 +327,7 @@ def test_days_that_have_passed_are_counted_once(week, monkeypatch):
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_day_whose_jobs_were_thrown_away_is_counted_anew(week, monkeypatch):
+def test_day_with_deleted_jobs_is_recounted(week, monkeypatch):
     store, reader, question, kept = week
     before = statistics(reader, question, kept)
     store._db.execute("DELETE FROM jobs WHERE key = ?", (job_key(3),))

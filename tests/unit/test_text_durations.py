@@ -21,14 +21,14 @@ from gflow.text.table import clock, fine
         (-5, "00:00:00"),
     ],
 )
-def test_clock(seconds, text):
+def test_clock_format(seconds, text):
     assert clock(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0.00 s"), (0.25, "0.25 s"), (59.2, "59.20 s"), (60, "00:01:00")]
 )
-def test_fine(seconds, text):
+def test_fine_format(seconds, text):
     assert fine(seconds) == text
 
 

@@ -26,7 +26,7 @@ def test_a_waiting_and_a_running_job():
 
 
 @given(st.lists(st.text(max_size=20), min_size=2, max_size=4))
-def test_one_line_for_one_job(cells):
+def test_csv_has_one_line_per_job(cells):
     text = LINE(cells)
     assert text.count("\n") == 1
     assert text.removesuffix("\n").isprintable()

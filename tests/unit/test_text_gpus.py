@@ -56,7 +56,7 @@ def page(**more):
     return state
 
 
-def test_how_long_a_gpu_is_idle_and_when_it_is_free():
+def test_idle_time_and_expected_free_time_of_a_gpu():
     holder = Holder(id=1, name="a", user="ann", used_mib=None, limit_mib=None)
     assert page() == "State: idle for 00:01:30"
     assert page(idle_s_at_least=True) == "State: idle for at least 00:01:30"

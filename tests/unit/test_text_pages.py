@@ -110,7 +110,7 @@ def test_a_job_says_what_it_used():
     assert "CPU time: 0.00 s" in lines and "Peak memory: 2 MiB" in lines
 
 
-def test_what_nobody_measured_is_not_shown():
+def test_unmeasured_usage_is_not_shown():
     text = page(ended(1, JobState.FAILED, reason="Lost", attempt=1))
     assert "CPU time" not in text and "Peak memory" not in text
 
@@ -130,7 +130,7 @@ def test_every_state_and_an_array_have_a_page(state):
 # ---------------------------------------------------------------- stories
 
 
-def test_a_story_says_when_what_and_who():
+def test_history_page_shows_time_event_and_user():
     lines = [
         AuditEntry(NOON, job_key(1), 1001, "cli", "submitted", ""),
         AuditEntry(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
@@ -142,7 +142,7 @@ def test_a_story_says_when_what_and_who():
     )
 
 
-def test_no_story_is_a_header():
+def test_empty_history_is_a_header():
     assert history_page([], str) == "WHEN  EVENT  DETAIL  BY\n"
 
 

@@ -142,7 +142,7 @@ FAILED = ended(7, JobState.FAILED, reason="ExitCode:2", exit_code=2, started_at=
         ("EXIT", FAILED, "2"),
     ],
 )
-def test_column(column, shown, text):
+def test_column_text(column, shown, text):
     assert cell(column, shown) == text
 
 
@@ -235,7 +235,7 @@ def in_order(name, *jobs):
         ("priority", [2, 1, 3, 4]),
     ],
 )
-def test_orders(name, numbers):
+def test_sort_orders(name, numbers):
     jobs = (
         job(4, state=JobState.FAILED, name="a", started_at=NOON),
         job(1, name="c"),

@@ -52,7 +52,7 @@ def test_rows_of_another_length_are_a_mistake():
         ("\U0001f680", 2),  # rocket
     ],
 )
-def test_width(text, columns):
+def test_text_width(text, columns):
     assert width(text) == columns
 
 
@@ -112,7 +112,7 @@ def test_a_cell_cannot_leave_its_line_or_move_the_cursor(rows):
         (WIDE, WIDE),
     ],
 )
-def test_what_is_not_printable_is_written_as_an_escape(text, shown):
+def test_unprintable_characters_are_escaped(text, shown):
     assert clean(text) == shown
 
 

@@ -18,7 +18,7 @@ from gflow.ml.train.checkpoint.checkpoint_dir import (
     Superseded,
     verify,
 )
-from tests.unit.platter import after, record
+from tests.unit.disk_model import after, record
 
 
 def owner(attempt: int, job: str = "/box:7") -> Owner:
@@ -115,7 +115,7 @@ def test_an_earlier_attempt_that_comes_late_is_refused(tmp_path):
         opened(tmp_path, attempt=1)
 
 
-def test_another_job_takes_over(tmp_path):
+def test_other_job_takes_over_the_directory(tmp_path):
     first = opened(tmp_path, attempt=5)
     other = CheckpointDirectory(tmp_path, owner=owner(1, "/box:8"))
     other.claim()
@@ -124,7 +124,7 @@ def test_another_job_takes_over(tmp_path):
     add(other, 1)
 
 
-def test_who_owns():
+def test_owner_of_a_run():
     told = {"GFLOW_JOB_ID": "42_3", "GFLOW_ATTEMPT": "4", "GFLOW_RUN": "/home/ann/gflow/run/42_3.4"}
     assert Owner.of(told)[:2] == ("/home/ann/gflow/run:42_3", 4)
     assert Owner.of({"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "2"})[:2] == ("slurm:9", 3)
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be(tmp_path):
         CheckpointDirectory(tmp_path, keep=0)
 
 
-def test_a_torn_owner_is_nobody(tmp_path):
+def test_damaged_owner_file_is_ignored(tmp_path):
     opened(tmp_path)
     (tmp_path / "owner.json").write_text('{"job": "x"')
     add(opened(tmp_path, attempt=1), 1)

@@ -64,5 +64,5 @@ def test_a_remainder_can_be_dropped():
 
 
 @pytest.mark.parametrize(("rank", "share"), [(0, Share(8, 9, 0.0, 9, True)), (1, Share(8, 9, 2.0, 9, True))])
-def test_who_gets_nothing_takes_part_all_the_same(rank, share):
+def test_rank_without_samples_takes_part(rank, share):
     assert list(shares(9, 2, 4, 2, rank))[-1] == share

@@ -32,7 +32,7 @@ def heard(ear) -> list[dict]:
         return found
 
 
-def test_what_is_said(tmp_path, ear, monkeypatch):
+def test_progress_reports_are_throttled(tmp_path, ear, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     reporter = Reporter(told(tmp_path))
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path, ear, loss):
     assert "loss" not in heard(ear)[0]
 
 
-def test_nobody_listens(tmp_path, ear):
+def test_reports_without_listener_are_dropped(tmp_path, ear):
     Reporter({}).note(1)
     Reporter(told(tmp_path, GFLOW_PROGRESS=str(tmp_path / "gone/p.sock"))).note(1)
     reporter = Reporter(told(tmp_path), every_s=0)

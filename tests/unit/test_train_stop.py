@@ -26,7 +26,7 @@ def test_term_requests_a_stop(own_term):
     assert stop.is_asked and stop.reason == "TERM"
 
 
-def test_whoever_handled_term_before_still_does(own_term):
+def test_earlier_term_handler_is_called(own_term):
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     stop = Stop(environ={}).listen()

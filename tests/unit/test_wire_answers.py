@@ -59,7 +59,7 @@ def test_a_queued_job():
     assert {key: told[key] for key in expected} == expected
 
 
-def test_what_was_used_is_null_until_it_is_known():
+def test_usage_is_null_until_known():
     def used(job):
         view = job_view(job)
         return view.cpu_time_s, view.peak_memory_mib
@@ -94,7 +94,7 @@ def test_only_an_array_has_tasks():
     assert job_view(running(42, 0, task=3, array="0-60")).tasks is None
 
 
-def test_what_was_asked_for_is_shown_and_what_was_not_is_null():
+def test_requested_options_are_shown_and_others_are_null():
     asked = {
         "project": "p1",
         "memory_mib": 2048,
@@ -134,7 +134,7 @@ def test_dependencies_are_written_as_ids():
     assert (view.depends_on, view.depends_any) == ([7, "8_3"], [1, "2_0"])
 
 
-def test_what_is_secret_is_not_shown():
+def test_environment_and_script_are_not_shown():
     view = job_view(job(environ="address-of-environment", script="address-of-script", script_path="/a.sh"))
     assert b"address-of" not in encode(view)
     assert view.script == "/a.sh"
@@ -171,14 +171,14 @@ GPU = Gpu(index=3, uuid="GPU-1", model="H100", memory_mib=81920)
         ([running(7, 3, task=1), running(8, 3, shared=True)], False, ["7_1", 8]),
     ],
 )
-def test_a_gpu_names_who_has_it(holders, available, names):
+def test_gpu_names_its_jobs(holders, available, names):
     view = gpu_view(GPU, holders)
     assert (view.available, view.jobs) == (available, names)
     assert (view.index, view.uuid, view.memory_mib, view.simulated) == (3, "GPU-1", 81920, False)
 
 
 @pytest.mark.parametrize(("uid", "by"), [(1001, "user-1001"), (0, "user-0"), (None, None)])
-def test_a_line_of_a_story(uid, by):
+def test_audit_entry_as_json(uid, by):
     line = AuditEntry(1.5, job_key(1), uid, "cli", "updated", "gpus = 1")
     assert json.loads(encode(entry_view(line, "user-{}".format))) == {
         "at": "1970-01-01T00:00:01.500Z",
@@ -217,7 +217,7 @@ def test_errors_are_json_whatever_they_say():
         (951_782_400, "2000-02-29T00:00:00.000Z"),
     ],
 )
-def test_rfc3339(seconds, text):
+def test_rfc3339_format(seconds, text):
     assert rfc3339(seconds) == text
 
 

@@ -30,14 +30,14 @@ def shown(part):
     ],
     ids=str,
 )
-def test_parts(texts, found):
+def test_selectors_are_split(texts, found):
     assert [shown(part) for part in parse_selectors(texts)] == found
 
 
 @pytest.mark.parametrize(
     "text", ["7-5", "42_[", "42_]", "42_[5-1]", "42_[a]", "42_[]", "42_[1]]", "42_[1-20000]"]
 )
-def test_what_names_no_jobs_is_refused(text):
+def test_invalid_selector_is_refused(text):
     with pytest.raises(UsageError):
         parse_selectors([text])
 
@@ -45,7 +45,7 @@ def test_what_names_no_jobs_is_refused(text):
 @pytest.mark.parametrize(
     "text", ["1," * 10_001, "1_[0-6000],2_[0-6000]", "a" * 1_000_000 + "]"], ids=["parts", "tasks", "length"]
 )
-def test_nobody_means_so_many(text):
+def test_selector_of_too_many_jobs_is_refused(text):
     """The last one would be tried in every way that it could be cut."""
     with pytest.raises(UsageError):
         parse_selectors([text])

@@ -39,12 +39,12 @@ def test_a_flag_is_nothing_else():
     assert "1 or 0" in refusal({"all": "ann"}, JobsQuery).hint
 
 
-def test_what_is_not_given_is_off():
+def test_missing_flags_are_off():
     assert read_query({}, JobsQuery) == JobsQuery()
     assert not read_query({}, JobsQuery).all
 
 
-def test_gqueue_asks_for_everything_there_is_to_ask():
+def test_gqueue_uses_every_query_parameter():
     """Its options are the query's names; how text is to look, it sees at the terminal."""
     names = {field.encode_name for field in msgspec.structs.fields(JobsQuery)}
     assert {*PASSED.values(), "since", "form", "width", "color"} == names

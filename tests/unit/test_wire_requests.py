@@ -280,11 +280,11 @@ def test_an_update_that_cannot_be_is_refused(options, message):
     assert caught.value.message == message
 
 
-def test_what_goes_back_goes_back_to_what_is_configured_here():
+def test_null_options_return_to_configured_defaults():
     assert updated(grace=None, priority=None).fields == {"grace_s": 90, "priority": 10}
 
 
-def test_what_the_commands_can_change_the_daemon_lets_change():
+def test_options_of_update_match_the_daemon():
     everything = {option.name for option in JOB}
     assert {option.name for option in CHANGEABLE} == everything - FIXED
     assert {option.name for option in REDO} & everything == everything - FIXED_IN_REDO

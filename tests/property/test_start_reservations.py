@@ -1,0 +1,141 @@
+"""Promised starts: with run times that are known, nobody who starts meanwhile ever delays one.
+
+Workloads of random jobs run on the engine with exact limits and a clock of their own.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gflow.core.policy import Policy
+from gflow.core.scheduling import backfill as promising
+from gflow.core.scheduling import scheduler
+from gflow.core.state import fair_share
+from gflow.simulate.replay import POLICIES, Replay
+from gflow.simulate.trace import Entry
+
+POOL = 8
+SEEDS = range(6)
+PLAIN = Policy(fair_share=False, lengths="limits", patience=2.0)
+
+
+def workload(seed: int, jobs: int = 300) -> list[Entry]:
+    """A crowd of narrow jobs, and wide ones that they could starve."""
+    dice = random.Random(seed)
+    made, now = [], 0.0
+    for _ in range(jobs):
+        now += dice.expovariate(1 / 300)
+        made.append(Entry(now, float(dice.randint(60, 7200)), dice.choice((1, 1, 1, 2, 3, 8))))
+    return made
+
+
+class Watched(Replay):
+    """Notes the first start that each job was promised."""
+
+    def __init__(self, entries: list[Entry], policy: Policy) -> None:
+        super().__init__(entries, POOL, policy, exact=True)
+        self.promised: dict[int, float] = {}
+
+    def _apply(self, effects, now):
+        super()._apply(effects, now)
+        for promise in self.state.start_reservations.entries[:1]:  # later ones give way to the first
+            self.promised.setdefault((promise.key >> 20) - 1, promise.start_at)
+
+
+def check_promises(policy: Policy, seed: int) -> int:
+    """All of them are kept; how many there were."""
+    watched = Watched(workload(seed), policy)
+    watched.run()
+    for place, until in watched.promised.items():
+        assert watched.starts[place] <= until, (
+            f"job {place + 1} was promised {until}, not {watched.starts[place]}"
+        )
+    return len(watched.promised)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("order", ["shortest", "arrival"])
+@pytest.mark.parametrize("patience", [0.0, 2.0])
+def test_start_reservation_is_never_delayed(order, patience, seed):
+    policy = Policy(fair_share=False, lengths="limits", patience=patience, order=order)
+    assert check_promises(policy, seed) > 10
+
+
+def most_passed(policy: Policy, seed: int) -> float:
+    """Pool-fulls of later jobs that passed the job they passed most."""
+    entries = workload(seed)
+    replay = Replay(entries, POOL, policy, exact=True)
+    replay.run()
+    starts = replay.starts
+    return max(
+        sum(entries[j].gpus for j in range(i + 1, len(entries)) if starts[j] < starts[i]) / POOL
+        for i in range(len(entries))
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_backfill_is_bounded_by_patience(seed):
+    """After the budget is spent, only what does not delay the job passes it; without one, many more do."""
+    assert most_passed(POLICIES["unprotected"][1], seed) > 2 * most_passed(PLAIN, seed)
+
+
+def test_strict_order_has_no_backfill():
+    assert most_passed(POLICIES["fifo"][1], 0) == 0
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def past_the_shadow(monkeypatch):
+    """Backfill looks at what is free now, and not at how long it takes."""
+    monkeypatch.setattr(promising.StartReservation, "allows", lambda self, shape, gpu_ids, length: True)
+
+
+def too_short(monkeypatch):
+    """Backfill takes a job for half as long as it is."""
+    original = promising.StartReservation.allows
+    monkeypatch.setattr(
+        promising.StartReservation,
+        "allows",
+        lambda self, shape, ids, length: original(self, shape, ids, length / 2),
+    )
+
+
+def ignored(monkeypatch):
+    """Nobody looks at promises."""
+    monkeypatch.setattr(scheduler, "may_backfill", lambda state, job, gpu_ids: True)
+
+
+@pytest.mark.parametrize("mutant", [past_the_shadow, too_short, ignored], ids=lambda mutant: mutant.__name__)
+def test_a_mutant_is_caught(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="was promised"):
+        for seed in SEEDS:
+            check_promises(PLAIN, seed)
+
+
+# ---------------------------------------------------------------- fair share
+
+
+def served(policy: Policy) -> tuple[int, int]:
+    """How many of the ten starts after ann had the pool for a day are hers, and how many are bob's."""
+    entries = [Entry(0.0, 86400.0, POOL, "ann")]
+    entries += [Entry(10.0 + i, 600.0, POOL, user) for i in range(10) for user in ("ann", "bob")]
+    replay = Replay(sorted(entries), POOL, policy, exact=True)
+    replay.run()
+    ran = sorted(zip(replay.starts, sorted(entries), strict=True))[1:11]
+    return sum(e.user == "ann" for _, e in ran), sum(e.user == "bob" for _, e in ran)
+
+
+def test_fair_share_puts_heavy_users_last():
+    assert served(Policy(patience=-1.0)) == (0, 10)
+    assert served(Policy(patience=-1.0, fair_share=False)) == (5, 5)
+
+
+def test_fair_share_with_the_wrong_sign_is_noticed(monkeypatch):
+    original = fair_share._band
+    monkeypatch.setattr(fair_share, "_band", lambda ratio: 3 - original(ratio))
+    with pytest.raises(AssertionError):
+        test_fair_share_puts_heavy_users_last()

@@ -1,0 +1,131 @@
+"""How long work takes, by what is known."""
+
+import signal
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.core.state.runtime_estimates import SPAN_S, RuntimeEstimates
+
+from .builders import ended, running
+
+times = st.floats(0.001, 1e6, allow_nan=False, allow_infinity=False)
+
+
+@contextmanager
+def within(seconds):
+    """What does not end is a failure, not a hang."""
+
+    def over(*_):
+        pytest.fail("it does not end")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def at_its_end(length, began):
+    """A history at the very moment at which a job has run as long as one before it."""
+    history = RuntimeEstimates()
+    history.learn(ended(1, started_at=0.0, finished_at=length, gpus=1))
+    job = running(2, 0, started_boot=began)
+    batch = history.started(job)
+    with within(5):
+        history.pass_time(began + length)
+    return batch
+
+
+def test_a_prediction_that_is_reached_grows():
+    batch = at_its_end(100.0, 50.0)
+    assert (batch.length, batch.due) == (400.0, 450.0)
+
+
+def known(lengths, *, name="", wait_days=0.0):
+    """What is expected of a job when others like it took so long; each with its day of submission."""
+    history = RuntimeEstimates()
+    for number, (day, length) in enumerate(lengths, 1):
+        begin = day * 86400.0
+        times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
+        history.learn(ended(number, gpus=1, command=(), name=name, **times))
+    batch = history.batch_of(running(99, 0, submitted_at=wait_days * 86400.0, command=(), name=name))
+    history.look_at(batch)
+    return batch.length, batch.is_known
+
+
+def test_three_in_four_of_the_same_half_day_took_no_longer():
+    assert known([(0.0, 60.0), (0.1, 10.0), (0.2, 20.0), (0.3, 1000.0)]) == (60.0, True)
+    assert known([(0.0, 60.0), (0.1, 10.0)]) == (60.0, True)
+
+
+def test_half_days_nearby_say_more_than_those_far_off():
+    assert known([(0.0, 60.0), (2.0, 10.0)], wait_days=0.5) == (60.0, True)
+    assert known([(0.0, 60.0), (4.0, 10.0)], wait_days=3.0) == (10.0, False)
+    assert known([(0.0, 60.0)], wait_days=7.0) == (60.0, False)
+
+
+def test_old_estimates_are_kept_for_named_jobs_only():
+    assert known([(0.0, 60.0)], wait_days=8.0) == (7200.0, False)
+    assert known([(0.0, 60.0)], name="train", wait_days=8.0) == (60.0, True)
+
+
+def test_the_order_in_which_ends_come_makes_no_difference():
+    lengths = [(0.1 * place, float(length)) for place, length in enumerate((5, 100, 7, 7))]
+    assert known(lengths) == known(lengths[::-1]) == (7.0, True)
+
+
+def test_a_sum_that_rounds_otherwise_than_the_difference():
+    """`began + length - began` is less than `length` here."""
+    batch = at_its_end(4894.528485633404, 346868.30408343876)
+    assert batch.length == 4 * 4894.528485633404
+
+
+@given(times, times)
+def test_due_time_is_in_the_future(length, began):
+    batch = at_its_end(length, began)
+    assert batch.due > began + length
+
+
+@pytest.mark.parametrize(
+    ("name", "is_learnt", "expected"),
+    [
+        ("train", True, 60.0),  # the same work took less than its limit
+        ("train", False, 900),  # nothing is known of it but its limit
+        ("", True, 900),  # other work with as many GPUs says nothing about this
+    ],
+)
+def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected):
+    history = RuntimeEstimates()
+    times = {"submitted_at": 0.0, "started_at": 0.0, "finished_at": 60.0}
+    if is_learnt:
+        history.learn(ended(1, gpus=1, command=(), name=name, **times))
+    batch = history.batch_of(running(2, 0, submitted_at=0.0, command=(), name=name))
+    history.look_at(batch)
+    assert history.length(900, batch) == expected
+    assert history.length(30, batch) == 30
+
+
+spans = st.integers(0, 40)
+
+
+@given(st.lists(st.tuples(spans, st.floats(1, 1e5)), max_size=12), st.sets(spans, max_size=6), st.booleans())
+def test_dependent_estimates_are_updated(ends, waiting, is_named):
+    """Whoever waits goes by what it would go by if it were asked only now."""
+    kind = (1001, "train" if is_named else "", 1)
+    history = RuntimeEstimates()
+    batches = [history.batch(kind, span) for span in waiting]
+    for batch in batches:
+        batch.waiting = 1
+    for number, (span, length) in enumerate(ends, 1):
+        begin = span * SPAN_S
+        times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
+        history.learn(ended(number, gpus=1, command=(), name=kind[1], **times))
+        told = [(batch.length, batch.is_known) for batch in batches]
+        for batch in batches:
+            history.look_at(batch)
+        assert told == [(batch.length, batch.is_known) for batch in batches]
