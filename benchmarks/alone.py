@@ -43,7 +43,7 @@ class Alone(Ours):
         self.env |= self.env_more
         self.flags = ["--cpus", "64", "--simulate-gpus", "8x80G"]
         if any(word.startswith("--users") for word in fill):
-            self._serve_everybody()
+            self._serve_all_users()
         database = self.dir / "data/gflow/gflow.db"
         subprocess.run(
             [f"{self.bin}/python3", "-m", "benchmarks.fill", str(database), *fill], check=True, env=self.env
@@ -52,7 +52,7 @@ class Alone(Ours):
         self.restart()
         return time.perf_counter() - begin
 
-    def _serve_everybody(self) -> None:
+    def _serve_all_users(self) -> None:
         """Jobs of several users need the system-wide daemon, which root starts."""
         if os.geteuid():
             raise NotOffered("only root runs jobs as others")

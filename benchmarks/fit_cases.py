@@ -1,4 +1,4 @@
-"""How far are `gflow fit` and the usual estimators from what was measured? One table of all cases.
+"""Compare `gflow fit` and other estimators with measured cases, in one table.
 
     python benchmarks/fit_cases.py FOLDER [--only TEXT] [--rows ROWS.jsonl] [--tracker TRACKER.jsonl] [--write TABLE.md]
 

@@ -1,4 +1,4 @@
-"""What the usual estimators answer for a measured case: bytes by name, each as its source has it.
+"""Answers of other estimators for a measured case: bytes by name, each as its source computes them.
 
 None of them knows of batches of pictures, of clipping or of frozen layers; they are asked with what they take.
 """

@@ -1,4 +1,4 @@
-"""What PyTorch's own MemTracker says of the measured cases, as its documentation shows it: fake tensors, two steps.
+"""Predictions of PyTorch's MemTracker for the measured cases, used as documented: fake tensors, two steps.
 
     python benchmarks/fit_tracker.py FOLDER OUT.jsonl [--only TEXT]
     python benchmarks/fit_tracker.py FOLDER OUT.jsonl --device cuda --jobs 14      on a GPU machine; no gflow, no network

@@ -1,4 +1,4 @@
-"""What a forecast costs: the queue simulation, and the same queue run to its end by the engine itself.
+"""Measure the cost of a forecast: the queue simulation, and the same queue run to its end by the engine.
 
     python -m benchmarks.queue_simulation
     python -m benchmarks.queue_simulation 2000 20000

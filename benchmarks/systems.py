@@ -1,4 +1,4 @@
-"""What a trial may ask of a system.
+"""The interface of a system under test.
 
 Add a system: subclass `System`, fill in its hooks, decorate with `@register`, import the
 module in `bench`. A hook that the system has nothing for raises `NotOffered("why")`, and the figure

@@ -120,7 +120,7 @@ def latencies(
             seconds.append((stamps(file)[0] - begin) / 1e9)
         else:
             lost += 1
-        time.sleep(0.137 + 0.05 * (i % 5))  # in step with nobody's poll
+        time.sleep(0.137 + 0.05 * (i % 5))  # out of step with every poll
     yield "latency", milliseconds(seconds)
     if lost:
         yield "never started", Sample([lost], "jobs")

@@ -1,11 +1,11 @@
-"""How right `gjob why` is: a trace is replayed, and jobs that have to wait ask when they are submitted.
+"""Measure the accuracy of `gjob why`: a trace is replayed, and jobs that have to wait ask at submission.
 
     python -m benchmarks.why philly.csv                        nine pools, and a box of 8 GPUs, with and without limits
     python -m benchmarks.why philly.csv 103959 2869ce --limits
     python -m benchmarks.why philly.csv 0e4a51 --gpus 8
     python -m benchmarks.why philly.csv --limits --seed 3 --load 0.8
 
-For each pool, and for all together: which part of the jobs started within the interval (eight in ten are promised), and
+For each pool, and for all together: which part of the jobs started within the interval (the target is eight in ten), and
 how wide it was in the middle. An interval is made of what was known when the job was submitted, as in the daemon: earlier
 forecasts count by their outcome from the moment their jobs start, and as a lower bound before it. `off`: by which factor
 the expected start was wrong in the middle. With `--limits` every job has a time limit (its run time times 1.1 to 5,
@@ -84,7 +84,7 @@ def _limits_alone(case: EtaSample) -> float:
 
 
 def plain(state: State, job: Job, wall: float) -> float:
-    """How long it waits if all take as long as they may and those before it start as they fit; no promises."""
+    """How long it waits if all take as long as they may and those before it start as they fit; no start reservations."""
     free, mine, now = len(state.machine.idle), job.spec.gpus, wall
     ends = [
         (max(wall, (one.started_at or 0.0) + one.spec.time_limit_s), one.spec.gpus)
