@@ -1,4 +1,4 @@
-"""A box of its own for every test: folders, daemon, command line, and no process left behind."""
+"""An environment for each test: folders, daemon, command line, and no process left behind."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Box:
     # ------------------------------------------------------------ daemon
 
     def up(self, *flags: str, env: dict[str, str] | None = None, wait: bool = True) -> Box:
-        """Start a daemon in the foreground of nobody; returns when it serves."""
+        """Start a daemon in the foreground of no terminal; returns when it serves."""
         if flags:
             self.flags = ["--paranoid", *flags]
         with (self.root / "daemon.log").open("ab") as log:

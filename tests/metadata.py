@@ -1,4 +1,4 @@
-"""A metadata service of our own, as three clouds have them."""
+"""A metadata service for tests, with the interfaces of three clouds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon of a whole machine, in folders of its own, and people who use it."""
+"""A system daemon in folders of its own, and its users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = ("--system", "--simulate-gpus", "2x80G", "--cpus", "8")
 
 
 class SystemBox(Box):
-    """Root's daemon for everybody."""
+    """Root's daemon for all users."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "root")

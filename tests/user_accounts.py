@@ -1,4 +1,4 @@
-"""Other users of the machine, for tests that need them: made by root, gone afterwards."""
+"""User accounts for tests that need several: created by root, removed afterwards."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _closed(path: Path) -> list[tuple[str, str]]:
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder that everybody may enter (pytest's own is its user's alone)."""
+    """A folder that all users may enter (pytest's own is its user's alone)."""
     with tempfile.TemporaryDirectory(prefix="gflow-people-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

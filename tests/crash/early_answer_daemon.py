@@ -13,7 +13,7 @@ HASTE_S = 0.05
 
 
 class HastyLoop(Loop):
-    """Tells everybody first; the disk hears of it a moment later."""
+    """Answers first and commits a moment later."""
 
     def conclude(self, turn: Turn) -> None:
         self.answer(turn)

@@ -67,8 +67,8 @@ class Client(threading.Thread):
 
 
 def judge(box: Box, clients: list[Client]) -> Verdict:
-    """Wait for the queue to empty, then hold the jobs against what was promised."""
-    promised = {job: promise for client in clients for job, promise in client.acknowledged.items()}
+    """Wait for the queue to empty, then compare the jobs with the acknowledged submissions."""
+    acknowledged = {job: expected for client in clients for job, expected in client.acknowledged.items()}
     total = sum(len(client.acknowledged) for client in clients)
 
     def settled() -> bool:
@@ -79,13 +79,13 @@ def judge(box: Box, clients: list[Client]) -> Verdict:
     record = box.work / "starts"
     starts = Counter(record.read_text().split() if record.exists() else ())
     lost, wrong = [], []
-    for number, (token, code) in promised.items():
+    for number, (token, code) in acknowledged.items():
         job = jobs.get(number)
         if job is None or token not in job["command"][2]:
             lost.append(number)
         elif starts[token] == 0 or job["exit_code"] != code:
             wrong.append(number)
-    doubled = [number for number, (token, _) in promised.items() if starts[token] > 1]
-    # Two promises for one id: the first of them is lost.
-    lost += [0] * (total - len(promised))
-    return Verdict(len(promised), lost, doubled, wrong)
+    doubled = [number for number, (token, _) in acknowledged.items() if starts[token] > 1]
+    # Two acknowledgements for one id: the first of them is lost.
+    lost += [0] * (total - len(acknowledged))
+    return Verdict(len(acknowledged), lost, doubled, wrong)

@@ -1,4 +1,4 @@
-"""What surrounds the daemon fails: descriptors, memory, a process that cannot be killed, another version."""
+"""Failures around the daemon: no descriptors, no memory, an unkillable process, another version."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_newer_daemon_takes_over_and_an_older_one_refuses(box: Box) -> None:
 
 
 def test_a_machine_that_was_switched_off(box: Box) -> None:
-    """Daemon, shims and jobs end at once, and nobody is left to tell. The job may ask to be done again."""
+    """Daemon, shims and jobs end at once; no process is left to report it. A job may ask for a requeue."""
     box.up("--cpus", "4")
     lost = box.submit("sleep", "600")
     again = box.submit("--requeue", "test -e second && exit 0; touch second; sleep 600")

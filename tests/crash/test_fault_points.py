@@ -1,4 +1,4 @@
-"""Killed between any two steps: nothing acknowledged is lost, nothing runs twice."""
+"""A kill at each fault point: nothing acknowledged is lost, nothing runs twice."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_two_hundred_jobs_under_forty_kills(box: Box) -> None:
     box.up(*flags)
     box.finished(box.submit("true"))
     quiet_files = open_files(box)
-    promised = {}
+    expected = {}
     for number in range(JOBS):
         how = dice.choice(SIGNALS) if dice.random() < 0.2 else dice.randrange(120)
         end = f"kill -{how:d} $$" if isinstance(how, signal.Signals) else f"exit {how}"
@@ -38,13 +38,13 @@ def test_two_hundred_jobs_under_forty_kills(box: Box) -> None:
         request = box.job_request(["sh", "-c", line], gpus=dice.choice((0, 0, 1, 2)))
         status, answer = box.api("POST", "/jobs", {"token": f"job-{number}-of-the-test", "jobs": [request]})
         assert status == 201, answer
-        promised[answer["jobs"][0]["id"]] = how
+        expected[answer["jobs"][0]["id"]] = how
     for _ in range(KILLS):
         time.sleep(dice.uniform(0.0, 0.4))  # the moment itself is what is random
         box.kill9()
         box.up(wait=dice.random() < 0.7)  # sometimes killed again while it starts
     wait_until(box.serves)
-    for job, how in promised.items():
+    for job, how in expected.items():
         final = box.finished(job, 120)
         ended = final["signal"] if isinstance(how, signal.Signals) else final["exit_code"]
         assert ended == how, (how, final)
@@ -78,7 +78,7 @@ def left_groups(box: Box) -> list[Path]:
 
 
 def zombies(box: Box) -> list[int]:
-    """Dead processes that nobody collected: children of the daemon, the zygote or a shim."""
+    """Zombies: children of the daemon, the zygote or a shim."""
     family = set(box.processes())
     dead = []
     for entry in filter(str.isdigit, os.listdir("/proc")):

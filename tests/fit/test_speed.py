@@ -1,4 +1,4 @@
-"""What makes a prediction quick changes nothing of it."""
+"""Shortcuts that make a prediction fast do not change its result."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ QUERIES = (
     "csv long dry-run parsable named events job after follow status active timeline from to"
 ).split()
 REFERENCE = st.sampled_from(("1", "2", "3", "4", "@", "@~1", "1_1", "3_2", "1-3")) | TEXT
-# Run as whoever tests: nothing that does anything.
+# Run as the user of the tests: only commands without effect.
 SCRIPTS = [
     base64.b64encode(text).decode() for text in (b"true\n", b"\0\0", b"#!/no/such\n", b"# GFLOW --gpus 1\n")
 ]

@@ -44,7 +44,7 @@ CHECKS = [
     checks.unsupported_method,
 ]
 TRUE = base64.b64encode(b"true\n").decode()
-# An answer takes no longer than this, except to those who wait for a job.
+# An answer takes no longer than this, except for requests that wait for a job.
 PATIENCE_S = 30.0
 
 

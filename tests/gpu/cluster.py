@@ -78,7 +78,7 @@ def talk(folder: str) -> bool:
         words = ["-m", "gflow", "gflow", "launch", "--processes", str(ranks), "--logs", logs, str(script)]
         path = os.pathsep.join([SRC, str(ROOT / ".carry/wheels")])
         told = {"PYTHONPATH": path}
-        if ranks == 1:  # one alone talks to nobody, so gflow does not ask NCCL for a log
+        if ranks == 1:  # one rank has no peer, so gflow does not ask NCCL for a log
             os.makedirs(logs)
             told |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{logs}/{nccl.FILES}"}
         done = subprocess.run(

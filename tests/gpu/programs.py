@@ -1,4 +1,4 @@
-"""What runs on the GPU while gflow is tested: strangers, trainings, hogs and their victims.
+"""Programs that run on the GPU during the tests: unmanaged processes, trainings, jobs over their memory.
 
     python programs.py NAME [arguments]
 
@@ -73,7 +73,7 @@ def victim(folder: str, size_gib: str) -> None:
 
 
 def _overrun(folder: str, name: str, take, limit_gib: float, most_gib: int) -> None:
-    """Take GiB after GiB until somebody stops us: note when we exceed what we said."""
+    """Take GiB after GiB until the process is stopped: note when we exceed what we said."""
     wait_for(Path(folder, f"{name}.go"))
     taken = 0
     try:
@@ -134,7 +134,7 @@ def hog_jax(folder: str, name: str, limit_gib: str, most_gib: str, deaf: str = "
 
 
 def stranger(folder: str, size_gib: str) -> None:
-    """Somebody's own program, outside of gflow; in PyTorch where it is installed."""
+    """A program of a user, outside of gflow; in PyTorch where it is installed."""
     size = int(float(size_gib) * GIB)
     try:
         import torch

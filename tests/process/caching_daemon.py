@@ -1,4 +1,4 @@
-"""The daemon as it is, but it believes for good what the user database told it once."""
+"""The daemon, except that it caches answers of the user database without limit."""
 
 from __future__ import annotations
 

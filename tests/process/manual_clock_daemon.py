@@ -1,4 +1,4 @@
-"""The daemon as it is, but with a clock that a test sets: see `TOLD_CLOCK`.
+"""The daemon as it is, but with a clock that a test sets: see `MANUAL_CLOCK`.
 
 The file has the time on both clocks, and how often the daemon is to be woken as if a timer had run out.
 Beside it the daemon writes how often it was.
@@ -19,17 +19,17 @@ from gflow.daemon.loop.loop import Loop
 from gflow.daemon.main import run
 from gflow.daemon.settings import settings_for
 
-TOLD = Path(os.environ["TOLD_CLOCK"])
+CLOCK_FILE = Path(os.environ["MANUAL_CLOCK"])
 LOOK_S = 0.002
 
 
-def told() -> tuple[Moment, int]:
-    wall, boot, ticks = TOLD.read_text().split()
+def read_clock() -> tuple[Moment, int]:
+    wall, boot, ticks = CLOCK_FILE.read_text().split()
     return Moment(float(wall), float(boot)), int(ticks)
 
 
-class ToldLoop(Loop):
-    """Wakes up when it is told to."""
+class ManualClockLoop(Loop):
+    """Wakes up when the clock file says so."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -38,14 +38,16 @@ class ToldLoop(Loop):
     async def _wake(self) -> None:
         done = 0
         while True:
-            if told()[1] > done:
+            if read_clock()[1] > done:
                 await self.ask(lambda at: Tick(at=at))
                 done += 1
-                TOLD.with_suffix(".done").write_text(str(done))
+                CLOCK_FILE.with_suffix(".done").write_text(str(done))
             await asyncio.sleep(LOOK_S)
 
 
 if __name__ == "__main__":
-    timers.now = lambda: told()[0]
+    timers.now = lambda: read_clock()[0]
     flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
-    sys.exit(run(settings_for({name.removeprefix("--"): value for name, value in flags.items()}), ToldLoop))
+    sys.exit(
+        run(settings_for({name.removeprefix("--"): value for name, value in flags.items()}), ManualClockLoop)
+    )

@@ -5,7 +5,7 @@
  * All members count themselves in FILE, hold a shared lock on it, and have its name in their arguments,
  * which stay when the environment is wiped.
  *
- * wide    forks until ALIVE of them live, each in a session of its own; then whoever forks leaves itself
+ * wide    forks until ALIVE of them live, each in a session of its own; then the process that forks leaves itself
  * chain   ALIVE chains: a member forks and leaves, again and again, once the file's flag is up
  * rush    the same without a pause
  * daemon  what the book says: twice forked, new session, no files, no environment, no folder

@@ -1,4 +1,4 @@
-"""Run records that say something else than the truth: whoever adopts them harms no stranger.
+"""Run records with false content: adopting them signals no process of another job or user.
 
 The target alone, without a daemon: a record is forged, adopted, and what is reported is looked at.
 """
@@ -157,7 +157,7 @@ def test_recorded_end_counts_on_any_boot(forge: Forge) -> None:
     assert forge.ends == [End(3, cpu_ms=10, peak_kib=20)]
 
 
-@pytest.mark.parametrize("what", ["another start time", "another pid namespace", "a thread", "nobody"])
+@pytest.mark.parametrize("what", ["another start time", "another pid namespace", "a thread", "no process"])
 def test_a_living_shim_that_cannot_be_reached_is_waited_for(
     forge: Forge, stranger: subprocess.Popen[bytes], what: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
         thread.start()
         assert thread.native_id is not None
         shim = shim._replace(pid=thread.native_id, namespace=1)
-    elif what == "nobody":
+    elif what == "no process":
         shim = gone()
     else:
         shim = shim._replace(**CHANGES[what][0])

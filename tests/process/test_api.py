@@ -1,4 +1,4 @@
-"""What the API answers is what its description says, every key of it; and it is the same everywhere."""
+"""Answers of the API match its description, key by key, on every route."""
 
 from __future__ import annotations
 

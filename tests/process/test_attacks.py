@@ -1,4 +1,4 @@
-"""More that nobody can do to others: have root read for them, learn who they are, squat what is theirs."""
+"""Attacks on other users: reading files as root, learning names, squatting sockets and folders."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_job_inherits_nothing_of_roots(machine: System, shim: str) -> None:
 
 @pytest.mark.parametrize("shim", SHIMS)
 def test_a_pipe_or_a_second_name_in_place_of_a_log(machine: System, shim: str) -> None:
-    """A pipe that nobody reads holds up its job alone; a second name of Ann's file is Ann's file."""
+    """A pipe without a reader blocks its own job only; a second name of Ann's file is Ann's file."""
     os.mkfifo(machine.bob.work / f"pipe-{shim}")
     os.chown(machine.bob.work / f"pipe-{shim}", machine.bob.person.pw_uid, -1)
     stuck = submitted(machine, machine.bob, "true", output=f"pipe-{shim}", **SHIMS[shim])
@@ -154,7 +154,7 @@ def test_socket_of_another_user_gets_no_data() -> None:
 
 
 def test_resource_limits_hold_when_submitter_exited(machine: System) -> None:
-    """A connection can be handed on: the limits of whoever made it would be forgotten."""
+    """A connection can be handed on: the limits of the process that made it would be forgotten."""
     body = json.dumps({"token": os.urandom(8).hex(), "jobs": [request("true")]})
     end, size = "\r\n", f"Content-Length: {len(body)}"
     code = f"""
@@ -174,7 +174,7 @@ print(sock.makefile().read())
     assert "409 Conflict" in done.stdout, done
 
 
-# ---------------------------------------------------------------- what is nobody's business
+# ---------------------------------------------------------------- private data
 
 
 def test_private_machine_names_no_user() -> None:
@@ -262,7 +262,7 @@ def test_webhook_and_mail_addresses_are_for_operators() -> None:
         listener.close()
 
 
-# ---------------------------------------------------------------- nobody starves the others
+# ---------------------------------------------------------------- one user cannot starve others
 
 
 def test_unread_listings_do_not_fill_memory(machine: System) -> None:
@@ -286,7 +286,7 @@ def test_unread_listings_do_not_fill_memory(machine: System) -> None:
 
 
 def test_event_listeners_of_one_user_are_limited(machine: System) -> None:
-    """Whatever happens wakes all who listen."""
+    """Every event wakes all listeners."""
     head = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
     connections = [UnixConnection(machine.box.socket) for _ in range(33)]
     with acting_as(machine.bob.person):

@@ -450,7 +450,7 @@ def test_a_body_of_another_type_is_not_looked_at(busy: Box, kind: str) -> None:
 
 
 def test_a_request_that_is_too_large_is_refused_when_it_gets_so(busy: Box) -> None:
-    """Announced or not: nobody has to send it to its end."""
+    """Announced or not: the client need not send the rest of it."""
     before = contents(busy)
     with unix_socket(busy) as sock:
         sock.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")

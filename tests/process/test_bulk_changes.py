@@ -1,4 +1,4 @@
-"""What is done in parts looks to people as if it were done at once."""
+"""Changes of many jobs, which are carried out in parts, look atomic to users."""
 
 from __future__ import annotations
 

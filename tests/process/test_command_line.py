@@ -1,4 +1,4 @@
-"""What people type, and what they get when it is wrong."""
+"""The command line: output, and errors for wrong input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects that we found in another scheduler of this name: each has a test that we do not have it."""
+"""Defects of the other gflow, each with a test that this gflow does not have it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_script_may_have_any_path(daemon: Box) -> None:
 
 
 def test_script_on_stdin_is_unreadable_for_others(daemon: Box) -> None:
-    """Theirs goes to a name in /tmp that anybody can guess."""
+    """The other gflow writes to a name in /tmp that other users can guess."""
     before = set(os.listdir(tempfile.gettempdir()))
     job = daemon.submit(input="#!/bin/bash\nreadlink -f $0; stat -c %a $0\n")
     daemon.finished(job)
@@ -87,7 +87,7 @@ def test_today_begins_in_the_time_zone_of_the_caller(daemon: Box) -> None:
 
 
 def test_since_takes_the_times_its_help_names(daemon: Box) -> None:
-    """Theirs promises ISO times and refuses them."""
+    """The other gflow documents ISO times and refuses them."""
     daemon.finished(daemon.submit("true"))
     past = "2026-01-01T00:00"
     assert daemon.ok("gqueue", "--since", past, "-f", "JOBID") == "JOBID\n1\n"

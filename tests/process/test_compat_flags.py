@@ -1,4 +1,4 @@
-"""What users of the other gflow type, in all its spellings, and what they get here."""
+"""Flags, commands and spellings of the other gflow, and their meaning here."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_flags_of_gbatch(queue: Box, words: list[str], fields: dict[str, Any]) -
 
 
 def test_nice_means_what_slurm_means(queue: Box) -> None:
-    """Theirs is another name of --priority; whoever knows Slurm expects the opposite."""
+    """There it is another name of --priority; users of Slurm expect the opposite."""
     assert submitted(queue, "--nice", "5")["priority"] == 5
     assert submitted(queue, "--nice", "2")["priority"] == 8
 

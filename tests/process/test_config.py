@@ -1,4 +1,4 @@
-"""A daemon and its configuration, as a person meets them."""
+"""A daemon and its configuration."""
 
 from __future__ import annotations
 

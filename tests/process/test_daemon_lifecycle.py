@@ -1,4 +1,4 @@
-"""Up, down, twice, restart; and who may talk to it."""
+"""Start, stop and restart of a daemon, and access to its socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's daemon and root's own are not mistaken for each other. Needs root."""
+"""The system daemon and root's own daemon are kept apart. Needs root."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_no_more_jobs_start_than_the_daemon_has_descriptors_for(box: Box) -> Non
 
 
 def test_start_without_a_descriptor_is_tried_again(box: Box) -> None:
-    """Somebody else took those that jobs were to have."""
+    """Another program uses the descriptors that are meant for jobs."""
     box.program = ["bash", "-c", 'ulimit -n 64; exec "$0" -m gflow gflowd run "$@"', sys.executable]
     box.up("--cpus", "2")
     assert box.daemon is not None

@@ -29,7 +29,7 @@ def gpus(tmp_path: Path) -> MockGpus:
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """A process that is not of any job."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "somebody.py"])
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "stranger.py"])
     yield process.pid
     process.kill()
     process.wait()
@@ -134,7 +134,7 @@ class TestStrangers:
         up(box, gpus)
         assert reason(box, 0).startswith("Unmanaged: ")
         table = box.ok("ginfo")
-        assert "Unmanaged" in table and "somebody.py" in table and f"pid {stranger}" in table
+        assert "Unmanaged" in table and "stranger.py" in table and f"pid {stranger}" in table
         number = box.submit("--gpus", "1", "true")
         waiting = box.job(number)
         assert waiting["state"] == "Queued" and "Unmanaged" in waiting["reason"]
@@ -196,11 +196,11 @@ class TestStrangers:
         box.ok("gctl", "gpu-process", "unignore", *said)
         wait_until(lambda: reason(box, 0).startswith("Unmanaged"))
         with closing(sqlite3.connect(f"file:{box.data}/gflow.db?mode=ro", uri=True)) as db:
-            story = db.execute(
+            history = db.execute(
                 "SELECT what, detail, uid FROM audit WHERE what LIKE 'gpu process %' ORDER BY id"
             )
             about = f"process {stranger} on GPU 0"
-            assert [*story] == [
+            assert [*history] == [
                 ("gpu process ignored", about, os.getuid()),
                 ("gpu process no longer ignored", about, os.getuid()),
             ]
@@ -223,7 +223,7 @@ class TestTrouble:
         first = box.submit("--gpus", "1", *SLEEP)
         second = box.submit("--gpus", "1", *SLEEP)
         assert (running(box, first)["gpu_ids"], running(box, second)["gpu_ids"]) == ([0], [1])
-        gpus[0].present = 0  # the driver counts anew: what was 1 is 0 now
+        gpus[0].present = 0  # the driver renumbers: what was 1 is 0 now
         wait_until(lambda: reason(box, 0).startswith("Lost"))
         box.ok("gcancel", str(first))
         third = box.submit("--gpus", "1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
@@ -447,9 +447,9 @@ class TestIdle:
         wait_until(lambda: (box.job(number)["reason"] or "").startswith("IdleGPU: GPU 0 not used for "))
         gpus[0].busy = 30
         wait_until(lambda: box.job(number)["reason"] is None)
-        story = box.ok("gjob", "history", str(number))
-        assert "gpus idle        no process on GPU 0 for " in story and "gpus used again" in story
-        assert box.job(number)["state"] == "Running", "nobody said that it is to be stopped"
+        history = box.ok("gjob", "history", str(number))
+        assert "gpus idle        no process on GPU 0 for " in history and "gpus used again" in history
+        assert box.job(number)["state"] == "Running", "no setting asks to stop it"
         gpus[1].xid = 79
         wanted = {"job_gpu_idle", "job_gpu_used", "gpu_health_changed"}
         with listening(box, "--after", "0", "--on", ",".join(wanted)) as heard:

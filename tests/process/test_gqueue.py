@@ -1,4 +1,4 @@
-"""gqueue as people use it: on a terminal, in pipes, and with typing errors."""
+"""gqueue on a terminal, in pipes, and with typing errors."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ class Terminal:
         try:
             while data := os.read(self.fd, 65536):
                 self.text += data.decode()
-        except OSError:  # nothing now, or nobody any more
+        except OSError:  # nothing to read, or the other end is closed
             pass
         return self.text
 

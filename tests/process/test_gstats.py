@@ -1,4 +1,4 @@
-"""gstats as people use it."""
+"""The command gstats."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_csv_has_a_row_for_all_and_for_each(used: Box) -> None:
 
 
 def test_gstats_of_other_users_and_times(used: Box) -> None:
-    nobody = json.loads(used.ok("gstats", "-u", "nobody", "--json"))
-    assert (nobody["user"], nobody["total_jobs"], nobody["success_rate"]) == ("nobody", 0, None)
+    other = json.loads(used.ok("gstats", "-u", "nobody", "--json"))
+    assert (other["user"], other["total_jobs"], other["success_rate"]) == ("nobody", 0, None)
     later = json.loads(used.ok("gstats", "-t", "2099-01-01", "-o", "json"))
     assert (later["total_jobs"], later["total_gpu_hours"], later["peak_gpu_usage"]) == (1, 0.0, 0)
     assert later["since"].startswith("209")

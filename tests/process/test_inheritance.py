@@ -1,4 +1,4 @@
-"""What a job does not get from the daemon, and what it gets from its submitter as far as it may."""
+"""The process attributes of a job: none of the daemon's, the submitter's as far as allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(json.dumps({
 """
 # Python itself ignores these two when it starts.
 OF_PYTHON = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
-# The C library keeps 32 and 33 for its threads and lets nobody change them.
+# The C library keeps 32 and 33 for its threads and does not allow changes of them.
 OF_LIBC = 1 << (32 - 1) | 1 << (33 - 1)
 WAYS = pytest.mark.parametrize("way", [[], ["--memory", "500M"]], ids=["spawned", "forked"])
 

@@ -1,7 +1,7 @@
-"""When a job's state changes nothing of it lives: not of a swarm, not of daemons, not of what re-forks.
+"""No process of a job lives when its state changes: swarms, daemonised processes, processes that fork again.
 
 A swarm (swarm.c) has the job's GPU; the next job for that GPU starts the instant it is given on, and its
-first act is to look whether anybody of the swarm is left: by a lock that all members hold and by
+first act is to look whether a process of the swarm is left: by a lock that all members hold and by
 their arguments, which stay when a member wipes its environment and closes its files.
 """
 
@@ -22,7 +22,7 @@ from tests.harness import Box, wait_until
 SOURCE = Path(__file__).with_name("swarm.c")
 LOOK = """
 flock --exclusive --nonblock {file} true && echo unlocked
-pgrep --full '^[^ ]*swarm[^ ]* {file}' || echo nobody
+pgrep --full '^[^ ]*swarm[^ ]* {file}' || echo none
 """
 HOG = "python3 -c 'x = bytearray(900 << 20); import time; time.sleep(60)'"
 BOTH_SHIMS = pytest.mark.both_shims
@@ -89,7 +89,7 @@ class Swarm:
         }[ending]
         assert (final["state"], final["reason"].partition(": ")[0]) == (state, reason)
         assert self.box.finished(after, 60)["state"] == "Finished"
-        assert self.box.text_of(after).split() == ["unlocked", "nobody"]
+        assert self.box.text_of(after).split() == ["unlocked", "none"]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_process_that_forks_while_killed_is_ended(started: Box, program: Path, e
 @BOTH_SHIMS
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's shims may run before a job does")
 def test_forty_forking_chains_are_ended(box: Box, program: Path) -> None:
-    """They leave so many dead that whoever collects them has to be given the CPU before they are."""
+    """They leave so many zombies that the shim needs the CPU before they do."""
     box.up("--simulate-gpus", "1x80G", "--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
     swarm = Swarm(box, program, "rush", 400_000, 40)
     job = box.submit("--gpus", "1", "--grace", "0", swarm.line)
@@ -150,7 +150,7 @@ def test_daemonised_processes_end_after_shim_kill(started: Box, program: Path) -
     os.kill(int((started.data / f"run/{job}.1").read_text().split()[3]), 9)
     assert started.finished(job)["reason"] == "Lost"
     started.finished(after)
-    assert started.text_of(after).split() == ["unlocked", "nobody"]
+    assert started.text_of(after).split() == ["unlocked", "none"]
 
 
 ORPHANS = """

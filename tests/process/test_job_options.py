@@ -1,4 +1,4 @@
-"""Arrays, holds, begin times, sharing, retries, stories: through every layer, with real processes."""
+"""Arrays, holds, begin times, sharing, retries, history: through every layer, with real processes."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ FLAGS = ("--simulate-gpus", "2x80G", "--cpus", "8")
 
 def test_two_daemons_never_overlap_on_a_gpu(tmp_path: Path) -> None:
     shared = tmp_path / "leases"
-    story = tmp_path / "story"
+    usage = tmp_path / "usage"
     boxes = [Box(tmp_path / name) for name in ("ann", "bob")]
-    line = f"echo + $CUDA_VISIBLE_DEVICES >> {story}; sleep 0.05; echo - $CUDA_VISIBLE_DEVICES >> {story}"
+    line = f"echo + $CUDA_VISIBLE_DEVICES >> {usage}; sleep 0.05; echo - $CUDA_VISIBLE_DEVICES >> {usage}"
     try:
         for box in boxes:
             box.up(*FLAGS, env={"GFLOW_LEASE_DIR": str(shared)})
@@ -24,7 +24,7 @@ def test_two_daemons_never_overlap_on_a_gpu(tmp_path: Path) -> None:
         for box in boxes:
             box.clean_up()
     busy: set[str] = set()
-    lines = story.read_text().splitlines()
+    lines = usage.read_text().splitlines()
     assert len(lines) == 48
     for line in lines:
         what, gpu = line.split()

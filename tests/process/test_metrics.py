@@ -1,4 +1,4 @@
-"""What Prometheus finds at /metrics: by its own parser, under the rules that promtool checks."""
+"""/metrics: read by Prometheus's own parser, under the rules that promtool checks."""
 
 from __future__ import annotations
 

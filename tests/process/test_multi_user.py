@@ -1,4 +1,4 @@
-"""Route x role: who may do what on a machine of many, with real people. And what nobody can do to others."""
+"""Route x role: permissions on a shared machine, with real users; and attacks on other users."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/tokens"): lambda job: {},
     ("POST", "/tokens/revoke"): lambda job: {},  # see below
 }
-# Simulated GPUs have no processes, nobody is to be notified, the job does not run: these refusals come from
+# Simulated GPUs have no processes, there are no notifications, the job does not run: these refusals come from
 # behind the door.
 BEHIND = {"/gpu-processes/ignore": 404, "/notifications/test": 409, "/jobs/{job}/exec": 409}
 QUERIES = {"/events": "?after=0&follow=0"}
@@ -93,7 +93,7 @@ def test_route_serves_exactly_the_roles_of_its_row(machine: System, route: tuple
             machine.box.finished(job)
         body = BODIES[route](job) if method in ("POST", "PUT") else None
         asked = path.replace("{job}", str(job)) + QUERIES.get(path, "")
-        if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but everybody may revoke one of theirs
+        if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but all users may revoke their own
             box = who_is(machine, OWNER if role == ROOT else role)
             body = {"id": machine.ask(box, "POST", "/tokens", {})[1]["id"]}
         if "{id}" in path:
@@ -186,7 +186,7 @@ def test_private_machine_hides_jobs_of_other_users() -> None:
 
 
 def test_user_is_the_uid_not_the_environment(machine: System) -> None:
-    """`USER=root` is in the environment of everybody here; what counts is the uid."""
+    """`USER=root` is in the environment of every user here; the uid decides."""
     job = machine.bob.submit("id -un; echo $USER")
     assert machine.box.finished(job)["user"] == machine.bob.person.pw_name
     assert machine.log_of(machine.bob, job) == f"{machine.bob.person.pw_name}\nroot\n"
@@ -484,7 +484,7 @@ def test_foreign_lease_folder_becomes_roots() -> None:
         machine.ann.ok("gcancel", "--now", str(job))
 
 
-# ---------------------------------------------------------------- nobody starves the others
+# ---------------------------------------------------------------- one user cannot starve others
 
 
 def test_connections_of_one_user_are_limited() -> None:

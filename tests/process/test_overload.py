@@ -1,4 +1,4 @@
-"""Connections, requests and questions in such numbers that others would notice: they must not."""
+"""Floods of connections and requests do not delay other users."""
 
 from __future__ import annotations
 

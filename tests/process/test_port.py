@@ -1,4 +1,4 @@
-"""The port: there only when asked for, and for nobody without a token. What web pages and strangers try."""
+"""The TCP port: open only if configured, and only with a token. Attacks by web pages and strangers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 class Caller:
-    """Somebody at the port, with the headers that they choose."""
+    """A client at the port, with headers of its choice."""
 
     def __init__(self, port: int, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         self.port, self.token, self.tls = port, token, tls

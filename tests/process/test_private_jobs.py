@@ -1,4 +1,4 @@
-"""On a private machine a job of somebody else is like one that does not exist, whichever route is asked."""
+"""On a private machine a job of another user looks like one that does not exist, on every route."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whose process a number means: signals reach the job's processes and nobody else's, and a job is over when
-nothing of it lives, whoever holds on to its dead.
+"""Processes of a job by pid: signals reach the job's processes only, and a job is over when
+none of them lives, even if a tracer holds its zombies.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def test_hidden_tracer_of_killed_process_is_killed(box: Box, tracer: str) -> Non
 
 @BOTH_SHIMS
 def test_tracers_that_come_again_do_not_hold_a_killed_job(box: Box) -> None:
-    """One for each process of the job; whoever kills it finds the next one."""
+    """One tracer for each process of the job; killing one reveals the next."""
     box.up("--simulate-gpus", "1x80G", "--cpus", "2")
     job = box.submit("--gpus", "1", "--grace", "0", "python3", "-c", LEAVES_A_CHILD)
     pids = [pid_in(box, "first"), pid_in(box, "child")]
@@ -228,7 +228,7 @@ def test_job_has_no_more_processes_than_it_may(box: Box, limits: list[str]) -> N
     if not layers.pids:
         pytest.skip("no control groups count processes here")
     box.up("--cpus", "2", env={"GFLOW_JOBS__MAX_PROCESSES": "30"})
-    for _ in range(2):  # the second is in a group that was made anew
+    for _ in range(2):  # the second is in a new control group
         job = box.submit(*limits, "python3", "-c", FORKS)
         assert box.finished(job)["state"] == "Finished"
         assert 20 < int(box.text_of(job)) <= 30

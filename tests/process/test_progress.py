@@ -1,4 +1,4 @@
-"""Jobs say how far they are, and people see it: in gqueue, gjob, the API and the events."""
+"""Progress of jobs in gqueue, gjob, the API and the events."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_job_progress_is_shown(daemon: Box) -> None:
 def test_events_come_at_every_tenth(daemon: Box) -> None:
     job = says(daemon, 15, 45)
     daemon.finished(job)
-    story = json.loads(daemon.ok("gjob", "history", "--json", str(job)))
-    told = [line["detail"] for line in story["events"] if line["event"] == "progress"]
+    history = json.loads(daemon.ok("gjob", "history", "--json", str(job)))
+    told = [line["detail"] for line in history["events"] if line["event"] == "progress"]
     assert [text.split(" %")[0] for text in told] == ["10", "20"]
     stream = daemon.api("GET", "/events?follow=0&after=0&events=job_progress")[1]
     assert stream.count(b"event: job_progress") == 2

@@ -1,4 +1,4 @@
-"""gflowd reload: the same process, the same socket, and nobody who notices."""
+"""gflowd reload: the same process, the same socket, no interruption for clients."""
 
 from __future__ import annotations
 

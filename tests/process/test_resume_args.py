@@ -1,4 +1,4 @@
-"""Scripts that never heard of gflow go on from their checkpoints: --requeue with --resume-args."""
+"""Unmodified scripts continue from their checkpoints: --requeue with --resume-args."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_restore_works_if_living_job_is_known(daemon: Box) -> None:
 def test_unknown_living_job_keeps_its_gpu_is_named_and_ends_with_kill_jobs(
     daemon: Box, stranger: tuple[int, Path]
 ) -> None:
-    """Somebody copied an older database into its place."""
+    """An older database was copied into its place."""
     job, backup = stranger
     for path in daemon.data.glob("gflow.db*"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What `gflow simulate` says is what the daemon does: two hundred jobs start in the same order."""
+"""`gflow simulate` matches the daemon: two hundred jobs start in the same order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPUS, JOBS = 8, 200
 
 
 def workload(begin: float, *, with_limits: bool) -> list[Entry]:
-    """More work than the machine has GPUs for: wide jobs are passed until they are promised their start."""
+    """More work than GPUs: jobs backfill past wide ones until these have a start reservation."""
     dice = random.Random(4)
     made, now = [], begin
     for _ in range(JOBS):
@@ -33,7 +33,7 @@ def workload(begin: float, *, with_limits: bool) -> list[Entry]:
     return made
 
 
-class Told(NamedTuple):
+class ReplayEvent(NamedTuple):
     """Something that happens, when, and to which job (0: only time passes)."""
 
     what: str
@@ -41,31 +41,31 @@ class Told(NamedTuple):
     at: float
 
 
-class Telling(Replay):
-    """Notes what happens in which order, and how many starts were promised."""
+class RecordingReplay(Replay):
+    """Notes what happens in which order, and which jobs had a start reservation."""
 
     def __init__(self, entries: list[Entry], policy: Policy) -> None:
         super().__init__(entries, GPUS, policy)
-        self.story: list[Told] = []
-        self.promised: set[int] = set()
+        self.events: list[ReplayEvent] = []
+        self.reserved: set[int] = set()
         self._known, self._were = 0, set[int]()
 
     def _apply(self, effects, now):
         running = {key >> 20 for key in self.state.running}
         if self.state.jobs.next_number - 1 > self._known:
             self._known += 1
-            self.story.append(Told("submit", self._known, now))
+            self.events.append(ReplayEvent("submit", self._known, now))
         elif ended := self._were - running:
-            self.story.append(Told("end", ended.pop(), now))
+            self.events.append(ReplayEvent("end", ended.pop(), now))
         else:
-            self.story.append(Told("tick", 0, now))
+            self.events.append(ReplayEvent("tick", 0, now))
         self._were = running
-        self.promised |= {promise.key >> 20 for promise in self.state.start_reservations.entries}
+        self.reserved |= {reservation.key >> 20 for reservation in self.state.start_reservations.entries}
         super()._apply(effects, now)
 
 
 class Clock:
-    """The daemon's: it stands still until somebody sets it. Both show the same, as after a first start."""
+    """The daemon's: it stands still until the test sets it. Both show the same, as after a first start."""
 
     def __init__(self, path: Path, begin: float) -> None:
         self._path = path
@@ -90,39 +90,39 @@ def test_two_hundred_jobs_start_in_the_simulators_order(with_limits: bool, box: 
     """With the daemon's own policy. Its clock is set by the test: a job ends when the simulated one did."""
     begin = float(int(time.time()))
     entries = workload(begin, with_limits=with_limits)
-    telling = Telling(entries, USUAL)
-    telling.run()
-    order = [number for _, number in sorted((start, n) for n, start in enumerate(telling.starts, 1))]
-    assert order != sorted(order), "somebody passes somebody"
-    assert telling.promised, "somebody is promised a start"
+    replay = RecordingReplay(entries, USUAL)
+    replay.run()
+    order = [number for _, number in sorted((start, n) for n, start in enumerate(replay.starts, 1))]
+    assert order != sorted(order), "no job is passed"
+    assert replay.reserved, "no job has a start reservation"
     clock = Clock(tmp_path / "clock", begin)
     box.program = [sys.executable, str(Path(__file__).with_name("manual_clock_daemon.py"))]
-    box.up("--simulate-gpus", f"{GPUS}x80G", env={"TOLD_CLOCK": str(tmp_path / "clock")})
-    for told in telling.story:
-        if told.what == "tick":
-            clock.tick(told.at)
+    box.up("--simulate-gpus", f"{GPUS}x80G", env={"MANUAL_CLOCK": str(tmp_path / "clock")})
+    for event in replay.events:
+        if event.what == "tick":
+            clock.tick(event.at)
         else:
-            clock.set(told.at)
-            play(box, tmp_path / f"gate-{told.number}", told, entries[told.number - 1])
+            clock.set(event.at)
+            play(box, tmp_path / f"gate-{event.number}", event, entries[event.number - 1])
     said = [box.job(number)["started_at"] for number in range(1, JOBS + 1)]
     started = [datetime.fromisoformat(text).timestamp() for text in said]
     assert [number for _, number in sorted((at, n) for n, at in enumerate(started, 1))] == order
-    assert started == pytest.approx(telling.starts, abs=0.01), "and at the same times"
+    assert started == pytest.approx(replay.starts, abs=0.01), "and at the same times"
 
 
-def play(box: Box, gate: Path, told: Told, entry: Entry) -> None:
+def play(box: Box, gate: Path, event: ReplayEvent, entry: Entry) -> None:
     """A job is submitted, or let go."""
-    if told.what == "submit":
+    if event.what == "submit":
         os.mkfifo(gate)
         options = {"gpus": entry.gpus, "name": entry.name} | ({"time": entry.limit} if entry.limit else {})
         body = {
-            "token": f"a-token-for-{told.number}",
+            "token": f"a-token-for-{event.number}",
             "jobs": [box.job_request(["cat", str(gate)], **options)],
         }
         status, answer = box.api("POST", "/jobs", body)
         assert status == 201, answer
-        assert answer["jobs"][0]["id"] == told.number
+        assert answer["jobs"][0]["id"] == event.number
     else:
-        wait_until(lambda: box.job(told.number)["state"] == "Running")
+        wait_until(lambda: box.job(event.number)["state"] == "Running")
         gate.open("w").close()  # when the job has come to read it
-        assert box.finished(told.number)["state"] == "Finished"
+        assert box.finished(event.number)["state"] == "Finished"

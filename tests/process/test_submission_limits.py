@@ -1,4 +1,4 @@
-"""What users of a machine's daemon may ask for: priority, grace, projects, kept texts. Operators may more."""
+"""Limits of users in system mode: priority, grace, projects, stored texts. Operators have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One daemon for everybody: each job runs as its submitter, and people keep out of each other's way."""
+"""One daemon for all users: each job runs as its submitter, and users cannot disturb each other."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_failed_start_is_reported_in_the_owners_log(machine: System, shim: str) 
 
 @pytest.mark.parametrize("shim", SHIMS)
 def test_a_log_that_its_owner_may_not_write_is_not_written(machine: System, shim: str) -> None:
-    """Root could; so nobody with root's rights may try."""
+    """Root could write it; so no process with root's rights may try."""
     place = machine.root / "closed"
     place.mkdir(mode=0o755, exist_ok=True)
     job = machine.ann.submit(*SHIMS[shim], "--output", f"{place}/out.log", "true")

@@ -1,4 +1,4 @@
-"""Two people, two daemons, the same GPUs."""
+"""Two users, two daemons, the same GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness import Box, wait_until
 from tests.user_accounts import box_of, people, shared_folder
 
 FLAGS = ("--simulate-gpus", "2x80G", "--cpus", "8")
-# A folder can be made once: whoever cannot make it met somebody else on the GPU.
+# A folder can be made once: a job that cannot make it shares the GPU with another job.
 VISIT = """
 for gpu in ${{CUDA_VISIBLE_DEVICES//,/ }}; do
   mkdir {place}/gpu-$gpu || {{ echo "$GFLOW_RUN on $gpu" >> {place}/overlaps-$(id -u); exit 9; }}
@@ -88,7 +88,7 @@ def test_gpu_of_another_user_shows_the_user_name(pair: Pair) -> None:
 
 
 def test_a_killed_shim_gives_no_gpu_on_while_its_job_lives(pair: Pair) -> None:
-    """Ann's daemon and shim are both killed: nobody is left to clean up, and her job still computes."""
+    """Ann's daemon and shim are both killed: no process is left to clean up, and her job still runs."""
     pair.up("--simulate-gpus", "1x80G", "--cpus", "8")
     first = pair.ann.submit("--gpus", "1", "sleep", "600")
     path = pair.ann.data / f"run/{first}.1"

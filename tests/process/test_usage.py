@@ -1,4 +1,4 @@
-"""What a job used: CPU time and peak memory, of one process and of many."""
+"""Resource usage of a job: CPU time and peak memory, of one process and of many."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_peak_is_of_all_processes_together(box: Box, groups: str) -> None:
 
 
 def test_unreaped_children_are_counted_by_control_group(daemon: Box) -> None:
-    """Who ignores SIGCHLD has children whose time no parent is told."""
+    """A process that ignores SIGCHLD does not learn the CPU time of its children."""
     layers = find_layers(f"test-{os.getpid()}")
     remove_layers(layers)
     if not layers.kill:

@@ -1,4 +1,4 @@
-"""A world whose GPUs are cards that somebody looks at: from what the driver shows to who starts where.
+"""A world whose GPUs are cards seen through a driver: from what the driver shows to the starts of jobs.
 
 The cards, the processes on them and their faults are made of dice. What a look finds goes through the
 census to the engine, as in the daemon. `CardWorld` knows the truth and judges every start by plain rules.
@@ -23,7 +23,7 @@ from tests.property.world import World
 
 SMALL_MIB = 300
 RULES = GpuSettings(unmanaged_memory_mb=SMALL_MIB, drain_after_secs=0)
-EVE, GHOST = "eve", "nobody knows"
+EVE, UNKNOWN = "eve", "unknown"
 SLICED = "GPU-C"
 
 
@@ -101,7 +101,7 @@ class Driver:
         owner = self.owners[pid]
         if owner == EVE:
             return Owner(user="eve", command="python", started=pid)
-        return Owner() if owner == GHOST else Owner(run=owner)
+        return Owner() if owner == UNKNOWN else Owner(run=owner)
 
     def keep(self, pids: object) -> None: ...
 
@@ -129,7 +129,7 @@ class CardWorld(World):
         return Census(RULES, self.driver, numbering, "/nowhere", self.state.machine.faults)  # type: ignore[arg-type]
 
     def look(self) -> None:
-        """Somebody looks, and the engine hears of it."""
+        """A look at the driver, and its report to the engine."""
         self.looks += 1
         holders = {
             index: tuple(Run(key, self.state.jobs[key].attempt).name for key in keys)
@@ -150,13 +150,13 @@ class CardWorld(World):
             why = "lost" if card.problem else "broken" if card.faulty else "hot" if card.hot else ""
             for pid, mib in card.processes.items():
                 owner, stays = self.driver.owners[pid], (uuid, pid) in self.before
-                stray = owner not in (EVE, GHOST) and owner not in runs.get(uuid, ()) and stays
-                ghost = owner == GHOST and stays and not runs.get(uuid)
-                if mib > SMALL_MIB and (owner == EVE or stray or ghost):
+                stray = owner not in (EVE, UNKNOWN) and owner not in runs.get(uuid, ()) and stays
+                unknown = owner == UNKNOWN and stays and not runs.get(uuid)
+                if mib > SMALL_MIB and (owner == EVE or stray or unknown):
                     why = why or f"used by {owner}"
             if why:
                 self.forbidden[uuid] = why
-        # Whoever is lost for a moment is looked at anew.
+        # A card that was lost for a moment is judged from the start.
         self.before = {(uuid, pid) for uuid, pid in seen if not shown[uuid].problem}
 
     def _everywhere(self) -> set[str]:
@@ -172,7 +172,7 @@ class CardWorld(World):
     def _taken(self, event: Event, effects: list[Effect], records: set[JobKey]) -> None:
         if isinstance(event, Exited) and event.key in self.given:
             ended = Run(event.key, event.attempt).name
-            if event.attempt == self.ledger.attempts.get(event.key):
+            if event.attempt == self.reference.attempts.get(event.key):
                 del self.given[event.key]
                 self.driver.end({pid for pid, owner in self.driver.owners.items() if owner == ended})
         super()._taken(event, effects, records)
@@ -209,13 +209,13 @@ def look(world: CardWorld, dice: Dice) -> None:
 
 
 def strangers(world: CardWorld, dice: Dice) -> None:
-    """Processes come, of eve or of nobody; or some go."""
+    """Processes come, of eve or of an unknown owner; or some go."""
     driver = world.driver
-    theirs = {pid for pid, owner in driver.owners.items() if owner in (EVE, GHOST)}
+    theirs = {pid for pid, owner in driver.owners.items() if owner in (EVE, UNKNOWN)}
     if dice.chance(40):
         driver.end({pid for pid in theirs if dice.chance(60)})
     else:
-        driver.run(dice.pick(driver.all()), dice.pick((EVE, EVE, GHOST)), dice.pick((5000, 100, 301)))
+        driver.run(dice.pick(driver.all()), dice.pick((EVE, EVE, UNKNOWN)), dice.pick((5000, 100, 301)))
 
 
 def work(world: CardWorld, dice: Dice) -> None:
@@ -224,11 +224,11 @@ def work(world: CardWorld, dice: Dice) -> None:
         key = dice.pick(sorted(world.given))
         cards = [card for card in world.driver.all() if card.uuid in world.given[key]]
         card = dice.pick(world.driver.all() if dice.chance(40) or not cards else cards)
-        world.driver.run(card, Run(key, world.ledger.attempts[key]).name, dice.pick((5000, 100)))
+        world.driver.run(card, Run(key, world.reference.attempts[key]).name, dice.pick((5000, 100)))
 
 
 def lose(world: CardWorld, dice: Dice) -> None:
-    """A card falls off the bus or comes back, and the driver counts anew; or the driver itself is gone."""
+    """A card falls off the bus or comes back, and the driver renumbers; or the driver itself is gone."""
     driver = world.driver
     if dice.chance(20):
         driver.trouble = "" if driver.trouble else "NVML: reload"
@@ -241,7 +241,7 @@ def lose(world: CardWorld, dice: Dice) -> None:
 
 
 def slice_(world: CardWorld, dice: Dice) -> None:
-    """Somebody changes the MIG layout of a card."""
+    """The MIG layout of a card changes."""
     world.driver.is_sliced = not world.driver.is_sliced
 
 
@@ -264,7 +264,7 @@ def sicken(world: CardWorld, dice: Dice) -> None:
 
 
 def resume(world: CardWorld, dice: Dice) -> None:
-    """Somebody looked at all cards and wants to use them again."""
+    """An operator resumes all cards."""
     world.census.resumed = frozenset(world.state.machine.gpus)
     known = {gpu.uuid for gpu in world.state.machine.gpus.values()}
     for card in world.driver.all():
@@ -285,7 +285,7 @@ def mend(world: CardWorld, dice: Dice) -> None:
     driver.trouble = ""
     for card in driver.all():
         card.present, card.problem, card.hot = True, "", False
-    driver.end({pid for pid, owner in driver.owners.items() if owner in (EVE, GHOST)})
+    driver.end({pid for pid, owner in driver.owners.items() if owner in (EVE, UNKNOWN)})
     resume(world, dice)
     world.apply(LeasesSeen(at=now, foreign={}))
     world.apply(Drain(at=now, uid=0, on=False))
@@ -329,5 +329,5 @@ def run_cards(seed: int, number: int, steps: int, strategy: str = "sequential") 
             if not dice.chance(30):
                 world.commit()
     except AssertionError as error:
-        raise AssertionError(f"seed {seed}, world {number}: {error}\n  {world.story()}") from error
+        raise AssertionError(f"seed {seed}, world {number}: {error}\n  {world.event_log()}") from error
     return world

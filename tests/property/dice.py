@@ -1,4 +1,4 @@
-"""Where choices come from: a seeded generator, or hypothesis, which can shrink them.
+"""Sources of choices: a seeded generator, or hypothesis, which can shrink them.
 
 Choice 0 is always the plainest one, so that what hypothesis shrinks to is plain.
 """

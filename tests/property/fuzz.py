@@ -32,12 +32,12 @@ class Found(AssertionError):
         self.error = error
         super().__init__(
             f"seed {seed}, world {number}, step {world.steps}: {type(error).__name__}: {error}\n"
-            f"  {world.story()}\nagain: python -m tests.property.fuzz --seed {seed} --world {number}"
+            f"  {world.event_log()}\nagain: python -m tests.property.fuzz --seed {seed} --world {number}"
         )
 
 
 def some_policy(number: int) -> Policy:
-    """Another one for every world, so that promises are made early, at once and never."""
+    """Another one for every world, so that start reservations are made early, at once and never."""
     return Policy(
         strategy=STRATEGIES[number % len(STRATEGIES)],
         patience=(10.0, 1.0, -1.0, 0.0, 0.5)[number % 5],

@@ -1,4 +1,4 @@
-"""What can happen to a daemon, made of dice: people, jobs that end, clocks, GPUs, power."""
+"""Generated events of a daemon: requests, ends of jobs, clocks, GPUs, power cuts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def some_keys(world: World, dice: Dice) -> tuple[JobKey, ...]:
 
 
 def owner_of(world: World, keys: tuple[JobKey, ...], dice: Dice) -> int:
-    """Who asks: mostly somebody who may."""
+    """The caller: mostly one with permission."""
     job = world.state.jobs.get(keys[0]) or world.state.jobs.array_with(keys[0])
     return dice.pick((job.uid if job else 1001, 0, *UIDS)) if dice.chance(30) else job.uid if job else 1001
 
@@ -193,7 +193,7 @@ def _after_neighbours(made: Spec, index: int, first: int, dice: Dice) -> Spec:
 
 
 def a_redo(world: World, dice: Dice) -> Event:
-    """Somebody does a job again that is or was; perhaps with those that were cancelled because of it."""
+    """A redo of a job that exists or existed; perhaps with those that were cancelled because of it."""
     key = some_key(world, dice)
     uid = owner_of(world, (key,), dice)
     fields = dice.pick(CHANGES)(world, dice) if dice.chance(30) else {}
@@ -292,19 +292,19 @@ def _come_in(world: World, dice: Dice, first: int, specs: list[Spec]) -> None:
 def do_in_parts(world: World, dice: Dice) -> None:
     """Something is done to several jobs in parts; from the first moment on, none of them starts."""
     keys = tuple(dict.fromkeys(key for key in world.state.jobs if not key & TASK_MASK and dice.chance(40)))
-    deed = dice.pick((a_cancel, a_hold, an_update))(world, dice)
-    assert isinstance(deed, (Cancel, Hold, Update))
+    action = dice.pick((a_cancel, a_hold, an_update))(world, dice)
+    assert isinstance(action, (Cancel, Hold, Update))
     parents = {key for key in keys for key in world.state.jobs[key].spec.parents}
-    if isinstance(deed, Update):
-        parents |= {*deed.fields.get("depends_on", ()), *deed.fields.get("depends_any", ())}
-        deed = msgspec.structs.replace(deed, outcomes=outcomes_of(world, parents))
-    deed = msgspec.structs.replace(deed, uid=0, keys=keys)
-    world.apply(Claim(at=world.clock.now(), action=deed))
+    if isinstance(action, Update):
+        parents |= {*action.fields.get("depends_on", ()), *action.fields.get("depends_any", ())}
+        action = msgspec.structs.replace(action, outcomes=outcomes_of(world, parents))
+    action = msgspec.structs.replace(action, uid=0, keys=keys)
+    world.apply(Claim(at=world.clock.now(), action=action))
     for key in keys:
         if dice.chance(30):
             dice.pick((exit_, tick, submit))(world, dice)
         if world.state.jobs.is_active(key):
-            world.apply(msgspec.structs.replace(deed, at=world.clock.now(), keys=(key,)))
+            world.apply(msgspec.structs.replace(action, at=world.clock.now(), keys=(key,)))
     world.apply(Unclaim(at=world.clock.now(), keys=keys))
 
 
@@ -312,8 +312,8 @@ def do_in_parts(world: World, dice: Dice) -> None:
 
 
 def an_exit(world: World, dice: Dice) -> Event:
-    """Mostly of a job that runs; sometimes of an attempt long over, or of nobody."""
-    running = list(world.ledger.runs)
+    """Mostly of a job that runs; sometimes of an attempt long over, or of no job."""
+    running = list(world.reference.runs)
     stray = dice.chance(8) or not running
     key = some_key(world, dice) if stray else dice.pick(running)
     job = world.state.jobs.get(key)
@@ -346,12 +346,12 @@ def exit_(world: World, dice: Dice) -> None:
 
 def spin(world: World, dice: Dice) -> None:
     """A job that wants to be queued again and again: five quick ends and it is held."""
-    eager = [key for key in world.ledger.runs if world.state.jobs[key].spec.requeue]
+    eager = [key for key in world.reference.runs if world.state.jobs[key].spec.requeue]
     if not eager:
         return
     key = dice.pick(eager)
     for _ in range(6):
-        run = world.ledger.runs.get(key)
+        run = world.reference.runs.get(key)
         if run is not None:
             world.clock.advance(dice.pick((1.0, 1.0, 1.0, 70.0)))
             world.apply(Exited(at=world.clock.now(), key=key, attempt=run.attempt, code=75))
@@ -473,7 +473,7 @@ def suspend(world: World, dice: Dice) -> None:
 
 
 def set_clock(world: World, dice: Dice) -> None:
-    """Somebody sets the wall clock; the kernel tells us if a begin time is awaited."""
+    """The wall clock is set; the kernel tells us if a begin time is awaited."""
     world.clock.set_wall(dice.pick((DAY_S, -DAY_S, 3600.0, -3600.0)))
     _maybe_tick(world, dice)
 
@@ -505,10 +505,10 @@ def drain(world: World, dice: Dice) -> None:
 
 def reclaim(world: World, dice: Dice) -> None:
     """The cloud takes the machine away: all that runs is stopped; mostly it is kept after all."""
-    here = set(world.ledger.runs)
+    here = set(world.reference.runs)
     world.apply(Reclaimed(at=world.clock.now(), why="aws takes it", left_s=dice.pick((None, 0.0, 120.0))))
-    assert here <= world.ledger.stopping, "somebody goes on on a machine that is taken away"
-    assert set(world.ledger.runs) == here, "somebody starts on a machine that is taken away"
+    assert here <= world.reference.stopping, "a job continues on a machine that is taken away"
+    assert set(world.reference.runs) == here, "a job starts on a machine that is taken away"
     if dice.chance(80):
         world.apply(Reclaimed(at=world.clock.now(), why=""))
 
@@ -529,73 +529,75 @@ def see_gpus(world: World, dice: Dice) -> None:
 
 def overrun(world: World, dice: Dice) -> None:
     """A job takes more of its GPU than it said; or one that is over, or never shared, is blamed."""
-    key = dice.pick(list(world.ledger.runs)) if world.ledger.runs else some_key(world, dice)
-    attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
+    key = dice.pick(list(world.reference.runs)) if world.reference.runs else some_key(world, dice)
+    attempt = world.reference.attempts.get(key, 1) - dice.chance(20)
     event = Overran(at=world.clock.now(), key=key, attempt=attempt, gpu=0, used_mib=90 << 10)
-    was_alone = not (key in world.ledger.runs and world.ledger.runs[key].shape.shared)
+    was_alone = not (key in world.reference.runs and world.reference.runs[key].shape.shared)
     if was_alone:
-        before = set(world.ledger.stopping)
+        before = set(world.reference.stopping)
         world.apply(event)
-        assert world.ledger.stopping == before, "a job is stopped for memory that it never shared"
+        assert world.reference.stopping == before, "a job is stopped for memory that it never shared"
         return
     world.apply(event)
-    stopped = key in world.ledger.stopping
-    assert stopped or attempt != world.ledger.attempts[key], "a job that overran its memory goes on"
+    stopped = key in world.reference.stopping
+    assert stopped or attempt != world.reference.attempts[key], "a job that overran its memory goes on"
 
 
 def progress(world: World, dice: Dice) -> None:
     """A job, of this attempt or an old one, says how far it is."""
     key = (
-        dice.pick(list(world.ledger.runs)) if world.ledger.runs and dice.chance(80) else some_key(world, dice)
+        dice.pick(list(world.reference.runs))
+        if world.reference.runs and dice.chance(80)
+        else some_key(world, dice)
     )
-    attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
+    attempt = world.reference.attempts.get(key, 1) - dice.chance(20)
     report = JobProgress(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
     world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, progress=report))
     job = world.state.jobs.get(key)
     heard = job is not None and job.progress_report is report
-    assert heard == (key in world.ledger.runs and attempt == world.ledger.attempts[key]), (
+    assert heard == (key in world.reference.runs and attempt == world.reference.attempts[key]), (
         "heard of a stranger"
     )
 
 
 def foresee(world: World, dice: Dice) -> None:
-    """A forecast is made and noted: nothing else changes, and nobody starts before now in it."""
+    """A forecast is made and noted: nothing else changes, and no job starts before now in it."""
     key, state, at = some_key(world, dice), world.state, world.clock.now()
     job, case = state.jobs.get(key), None
     if job is not None and job in state.ready:
         question = eta_query_of(state, job, at.boot)
         start, case = question.start(), question.case()
         assert start is None or start.earliest <= start.expected <= start.latest, "a forecast without sense"
-        assert case is None or case.worst_s >= 0, "a start in the past is foretold"
+        assert case is None or case.worst_s >= 0, "a forecast is in the past"
     world.apply(Foresee(at=at, key=key, case=case))
     waits = {
         key
         for key in state.eta_calibration.record.open
         if key in state.jobs and state.jobs[key] in state.ready
     }
-    assert waits == state.eta_calibration.record.open.keys(), "something is foretold of one who does not wait"
+    assert waits == state.eta_calibration.record.open.keys(), "a forecast for a job that does not wait"
 
 
 def idle(world: World, dice: Dice) -> None:
     """Jobs leave their GPUs unused, or one does for so long that it may have to stop."""
-    running = list(world.ledger.runs)
-    seen = {key: Idle(world.ledger.attempts[key], 60.0, "idle") for key in running if dice.chance(30)}
+    running = list(world.reference.runs)
+    seen = {key: Idle(world.reference.attempts[key], 60.0, "idle") for key in running if dice.chance(30)}
     if dice.chance(20):
-        seen[some_key(world, dice)] = Idle(dice.below(3), 60.0, "nobody")
+        seen[some_key(world, dice)] = Idle(dice.below(3), 60.0, "no job")
     world.apply(IdleSeen(at=world.clock.now(), idle=seen))
-    assert world.state.running.unused.keys() <= world.ledger.runs.keys(), (
+    assert world.state.running.unused.keys() <= world.reference.runs.keys(), (
         "a job that does not run leaves GPUs idle"
     )
     if not running:
         return
     key, seconds = dice.pick(running), dice.pick((60.0, 10.0, 5000.0))
-    attempt = world.ledger.attempts[key] - dice.chance(20)
-    spec, before = world.state.jobs[key].spec, set(world.ledger.stopping)
+    attempt = world.reference.attempts[key] - dice.chance(20)
+    spec, before = world.state.jobs[key].spec, set(world.reference.stopping)
     over = spec.gpus and spec.stop_if_idle_s and seconds >= spec.stop_if_idle_s
-    is_stopped = bool(over and attempt == world.ledger.attempts[key] and key not in before)
+    is_stopped = bool(over and attempt == world.reference.attempts[key] and key not in before)
     event = Idled(at=world.clock.now(), key=key, attempt=attempt, idle=Idle(attempt, seconds, "idle"))
     world.apply(event)
-    assert world.ledger.stopping - before == ({key} if is_stopped else set()), "idle and stopped wrongly"
+    assert world.reference.stopping - before == ({key} if is_stopped else set()), "idle and stopped wrongly"
 
 
 def see_leases(world: World, dice: Dice) -> None:
@@ -614,7 +616,7 @@ def reboot(world: World, dice: Dice) -> None:
     world.restart()
     before = world.clock.boot
     world.clock.reboot(dice.pick((60.0, 3600.0)))
-    for key, run in sorted(world.ledger.runs.items()):
+    for key, run in sorted(world.reference.runs.items()):
         exited = Exited(
             at=world.clock.now(), key=key, attempt=run.attempt, code=None, problem=parse("Reboot")
         )

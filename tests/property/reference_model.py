@@ -1,7 +1,7 @@
 """A second opinion on every decision, from the effects alone and by other means than the engine's.
 
-The ledger books what the engine says it starts and stops, and holds each of these against
-plain rules: no tables that could be stale, no queue, no grouping; it counts everything anew.
+The reference model records the starts and stops of the engine, and compares each of them with
+plain rules: no tables that could be stale, no queue, no grouping; it recounts everything.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Limit(NamedTuple):
     before: int
 
 
-class Ledger:
+class ReferenceModel:
     """What runs, what ended, what people said; filled from events and effects only."""
 
     def __init__(self, cpus: int, memory_mib: int) -> None:
@@ -75,13 +75,13 @@ class Ledger:
         self.cancelled: set[JobKey] = set()
         # What the attempts of each job used: CPU time and peak of each.
         self.usage: dict[JobKey, tuple[tuple[int, int], ...]] = {}
-        # Whether a start was promised after the step before: then order is not all.
-        self.promised = False
+        # Whether there was a start reservation after the step before: then order is not all.
+        self.reserved = False
         # Jobs that pause before they are tried again, until when.
         self.pauses: dict[JobKey, float] = {}
 
-    def copy(self) -> Ledger:
-        other = Ledger(self.cpus, self.memory_mib)
+    def copy(self) -> ReferenceModel:
+        other = ReferenceModel(self.cpus, self.memory_mib)
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if hasattr(value, "copy") else value)
         return other
@@ -125,7 +125,7 @@ class Ledger:
             case Exited():
                 self._hear_exit(event, state)
             case Update(fields=fields):
-                if "begin_at" in fields:  # whoever says when, says it of a retry too
+                if "begin_at" in fields:  # a new begin time ends the retry delay
                     self._forget_pauses(records)
                 # Another limit has another warning.
                 changed = {k for k in self.warned if self.warned[k] != _limit(state.jobs[k].spec)}
@@ -152,7 +152,7 @@ class Ledger:
         self.stopping.discard(key)
         self.warned.pop(key, None)
         if event.problem.kind is ReasonKind.DEFERRED:
-            assert state.deadlines.resume_at is not None, "nobody tries again what was deferred"
+            assert state.deadlines.resume_at is not None, "a deferred start is never retried"
             self.stalled_until = state.deadlines.resume_at
 
     def _forget_pauses(self, keys: set[JobKey]) -> None:
@@ -248,8 +248,8 @@ class Ledger:
     def is_vain(self, spec: Spec) -> bool:
         """Whether the parents can never allow a start. (Tasks that never start are not counted.)"""
         ends = [self.outcomes.get(key) for key in spec.depends_any]
-        nobody = bool(ends) and None not in ends and JobState.FINISHED not in ends
-        return nobody or any(
+        none_succeeded = bool(ends) and None not in ends and JobState.FINISHED not in ends
+        return none_succeeded or any(
             self.outcomes.get(key, JobState.FINISHED) is not JobState.FINISHED for key in spec.depends_on
         )
 
@@ -316,7 +316,7 @@ class Ledger:
             self.stalled_until = 0.0
 
     def _check_way(self, job: Job, state: State) -> None:
-        """A job makes way only if it said so, for somebody who comes before it, waits, and will have room."""
+        """Only preemptible jobs are preempted, for a job of higher precedence that can then start."""
         name, spec = job.label, job.spec
         number = parse_label(str(job.reason).removeprefix("Preempted: "))
         if number is None:  # the cloud takes the machine away
@@ -349,9 +349,9 @@ class Ledger:
         assert (job.cpu_ms, job.peak_kib) == (cpu_ms, peak_kib), f"{job.label} did not use that"
 
     def _check_order(self, started: list[Job], state: State) -> None:
-        """Nobody starts while the same thing with a higher priority waits and could have."""
-        promised, self.promised = self.promised, bool(state.start_reservations.entries)
-        if not started or promised or self.promised or state.claimed:
+        """No job starts while one of the same shape and higher priority waits and could have started."""
+        was_reserved, self.reserved = self.reserved, bool(state.start_reservations.entries)
+        if not started or was_reserved or self.reserved or state.claimed:
             return
         for group in state.ready.groups.values():
             key = group.key
@@ -418,7 +418,7 @@ def _check_run_time(job: Job, run: Run | None, at: Moment) -> None:
 
 
 def _is_there(key: JobKey, state: State) -> bool:
-    """Whether this number was given out, and not to a job that nobody sees yet."""
+    """Whether this number was given out, and not to a job that is still hidden."""
     number = number_of(key)
     hidden = any(
         one.first <= number < one.first + one.count and not one.is_closed for one in state.open.values()

@@ -1,4 +1,4 @@
-"""All that a state knows, in one comparable form: what a restart must bring back exactly."""
+"""The complete engine state in one comparable form: a restart must restore it exactly."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def snapshot(state: State) -> dict[str, Any]:
         "claimed": state.claimed,
         "staged": {first: (one.count, one.jobs) for first, one in state.open.items()},
         "people": state.accounting.active_jobs,
-        "ledger": (
+        "quota_usage": (
             state.accounting.quota_usage.users,
             state.accounting.quota_usage.projects,
             state.accounting.quota_usage.bytes,
             state.accounting.quota_usage.links,
         ),
         "later": state.deadlines.later,
-        "outbound": state.remote.pending,
-        "abroad": state.remote.jobs,
+        "pending_handover": state.remote.pending,
+        "remote": state.remote.jobs,
         "children": {
             parent: state.dependencies.children_of(parent) for parent in state.dependencies.children
         },
@@ -52,7 +52,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "shares": {
             uid: (use.seconds, use.at, use.gpus) for uid, use in state.accounting.fair_share.uses.items()
         },
-        "foretold": state.eta_calibration.record,
+        "eta_calibration": state.eta_calibration.record,
         "lengths": {
             (kind, span): batch.ended
             for kind, spans in state.runtime_estimates.kinds.items()

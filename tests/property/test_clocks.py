@@ -46,7 +46,7 @@ class Engine:
         return self.state.jobs[job_key(self.state.jobs.next_number - 1)]
 
     def restart(self) -> None:
-        """The state anew, from nothing but its jobs."""
+        """The state rebuilt from its jobs alone."""
         old, self.state = self.state, State(cpus=1, memory_mib=1024)
         restore(self.state, list(old.jobs.values()), {}, [], old.jobs.next_number, self.clock.now())
 
@@ -242,7 +242,7 @@ def at(text: str) -> datetime:
 )
 def test_times_around_a_change_of_the_clock(berlin, now, text, expected):
     assert parse_time(text, at(now)) == at(expected).timestamp()
-    # Whoever asks in another zone means the same instant.
+    # A request from another time zone means the same instant.
     assert parse_time(text, at(now).astimezone()) == at(expected).timestamp()
 
 

@@ -1,7 +1,7 @@
-"""Whatever happens, in whatever order, the engine's laws hold.
+"""The engine's laws hold for any events in any order.
 
 The rules of the machine are the operations of `operations`; what must hold is in `world` and
-`ledger`. `GFLOW_SEED=7 pytest tests/property` looks elsewhere than the default run does; a
+`reference_model`. `GFLOW_SEED=7 pytest tests/property` looks elsewhere than the default run does; a
 million steps are `python -m tests.property.fuzz --steps 1000000`.
 """
 
@@ -63,7 +63,7 @@ def _rule_of(operation, name: str):
             operations.act(self.world, Drawn(data), operation)
         except Exception:
             self.is_sound = False
-            note(f"  {self.world.story()}")
+            note(f"  {self.world.event_log()}")
             raise
 
     step.__name__ = name

@@ -1,4 +1,4 @@
-"""Whatever happens to cards, no job ever starts on one that it must not have.
+"""No job starts on a card that it must not have, for any events of the cards.
 
 Strangers, lost and sick cards, new numbers, MIG layouts, restrictions, drains, other daemons' leases,
 restarts; from what the driver shows to the start, with the census and the engine as they are.
@@ -87,7 +87,7 @@ def strays_are_overlooked(monkeypatch):
     )
 
 
-def ghosts_are_overlooked(monkeypatch):
+def unknown_processes_are_overlooked(monkeypatch):
     monkeypatch.setattr(Census, "_count_unknown", lambda self, *about: None)
 
 
@@ -162,7 +162,7 @@ MUTANTS = (
     strangers_are_overlooked,
     only_the_first_process_counts,
     strays_are_overlooked,
-    ghosts_are_overlooked,
+    unknown_processes_are_overlooked,
     health_is_overlooked,
     faults_mend_by_themselves,
     faults_are_forgotten_by_the_next_daemon,

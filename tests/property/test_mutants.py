@@ -1,4 +1,4 @@
-"""The property tests are worth something: engines with a known fault do not survive them."""
+"""Mutation tests of the property tests: engines with a known fault do not survive them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def steps_until_caught(seed: int) -> tuple[int, str]:
 
 
 def double_booked(monkeypatch):
-    """A GPU that somebody has is given to the next one."""
+    """A GPU that a job has is given to the next one."""
 
     def available(state, shape):
         machine = state.machine
@@ -57,7 +57,7 @@ def dependency_ignored_after_restart(monkeypatch):
     return ("memory and store differ",)
 
 
-def dependency_ignored_and_nobody_compares(monkeypatch):
+def dependency_ignored_without_comparison(monkeypatch):
     """The same, seen only by what the daemon does then."""
     dependency_ignored_after_restart(monkeypatch)
     monkeypatch.setattr(world, "assert_same", lambda one, other, what: None)
@@ -78,7 +78,7 @@ def impatient(monkeypatch):
 
 
 def paused_by_the_wall_clock(monkeypatch):
-    """Whoever sets the clock moves retries."""
+    """A change of the wall clock moves retries."""
     original = Job.set_retry_delay
     monkeypatch.setattr(
         Job, "set_retry_delay", lambda self, delay_s, at: original(self, delay_s, at._replace(boot=at.wall))
@@ -115,7 +115,7 @@ def anything_comes(monkeypatch):
 def silent(monkeypatch):
     """A job that waits for a drained GPU is told that there are no resources, and no more."""
     monkeypatch.setattr(explain, "_blockade", lambda state, shape: "")
-    return ("is not told what keeps it",)
+    return ("there is no blocker",)
 
 
 def equals_make_way(monkeypatch):
@@ -127,7 +127,7 @@ def equals_make_way(monkeypatch):
 
 
 def way_in_vain(monkeypatch):
-    """Jobs are stopped for somebody who cannot start all the same."""
+    """Jobs are stopped for a job that cannot start all the same."""
     original = preemption._victims
     monkeypatch.setattr(
         preemption, "_victims", lambda state, job, usable, lacking: original(state, job, usable, lacking - 1)
@@ -146,7 +146,7 @@ MUTANTS = (
     anything_comes,
     double_booked,
     dependency_ignored_after_restart,
-    dependency_ignored_and_nobody_compares,
+    dependency_ignored_without_comparison,
     round_that_skips,
 )
 

@@ -70,7 +70,7 @@ class World:
         self.check_reservations()
 
     def check_start(self, job: Job) -> None:
-        """After a start nobody has more than they may; caps hold."""
+        """After a start no user exceeds a quota; caps hold."""
         runs = list(self.state.running.values())
         for scope, name in ((USER, job.user), (PROJECT, job.spec.project)):
             limits = self.state.accounting.quota_usage.quotas.of(scope, name)

@@ -45,7 +45,7 @@ ENDS = (
     (None, None, "NodeFail"), (None, None, "Preempted"), (None, None, "Lost"), (143, None, "CancelledThere"),
     (None, None, "StartFailed: no"), (None, None, "Recalled"),
 )  # fmt: skip
-WISHES = (
+REQUESTS = (
     {}, {"array": "0-3"}, {"array": "0-5", "max_concurrent": 2}, {"requeue": True}, {"hold": True},
     {"race": ("local:n1_gpu1", "n2_gpu1"), "gpus": 1}, {"race": ("local:n1_gpu2", "n4_gpu1"), "gpus": 2},
     {"race": ("local:n1_gpu0", "n4_gpu1"), "gpus": 0, "requeue": True, "max_concurrent": 1},
@@ -68,7 +68,7 @@ class RemoteState:
         self.started: set[tuple[JobKey, int]] = set()
         self.alive: set[tuple[JobKey, int]] = set()
         # How often a job that races was taken back from there, to start here.
-        self.recalled = 0
+        self.withdrawn = 0
         self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
 
     def apply(self, event: Event) -> None:
@@ -93,7 +93,7 @@ class RemoteState:
                 )
             if job.state is not JobState.RUNNING:
                 assert explain(self.state, job, self.clock.now()) is not None, (
-                    f"{job.label} waits and nobody knows why"
+                    f"{job.label} waits without a reason"
                 )
 
     def _take(self, effect: Effect) -> None:
@@ -103,7 +103,7 @@ class RemoteState:
             self.started.add(run)
             self.alive.add(run)
         elif isinstance(effect, Withdraw) and self.state.jobs[effect.key].spec.races_here:
-            self.recalled += 1
+            self.withdrawn += 1
         elif isinstance(effect, (Stop, Withdraw)):
             assert self.state.jobs[effect.key].attempt == effect.attempt
 
@@ -120,13 +120,13 @@ class RemoteState:
         """Something happens."""
         self.clock.advance(self.dice.choice((0.0, 1.0, 70.0)))
         self.dice.choice(
-            (self.submit, self.say, self.say, self.end, self.end, self.deed, self.restart, self.tick)
+            (self.submit, self.say, self.say, self.end, self.end, self.change, self.restart, self.tick)
         )()
 
     def submit(self) -> None:
         if len(self.state.jobs) > 30:
             return
-        fields = dict(self.dice.choice(WISHES)) | {"on": self.dice.choice(("slurm", "slurm", "other", ""))}
+        fields = dict(self.dice.choice(REQUESTS)) | {"on": self.dice.choice(("slurm", "slurm", "other", ""))}
         if "race" in fields:
             fields["on"] = "slurm"
         if "race" in fields:
@@ -178,7 +178,7 @@ class RemoteState:
             )
         )
 
-    def deed(self) -> None:
+    def change(self) -> None:
         key, _ = self.some_run()
         at, uid = self.clock.now(), 1001
         some: list[Event] = [
@@ -197,7 +197,7 @@ class RemoteState:
         self.apply(Tick(at=self.clock.now()))
 
     def finish(self) -> None:
-        """When everything there has ended, nothing is abroad any more."""
+        """When everything there has ended, no job is remote any more."""
         self.apply(Drain(at=self.clock.now(), uid=0, on=False))
         for key in sorted(self.state.jobs):
             self.apply(Cancel(at=self.clock.now(), uid=0, keys=(key,)))

@@ -1,4 +1,4 @@
-"""Promised starts: with run times that are known, nobody who starts meanwhile ever delays one.
+"""Start reservations: with known run times, no job that starts earlier ever delays one.
 
 Workloads of random jobs run on the engine with exact limits and a clock of their own.
 """
@@ -10,8 +10,7 @@ import random
 import pytest
 
 from gflow.core.policy import Policy
-from gflow.core.scheduling import backfill as promising
-from gflow.core.scheduling import scheduler
+from gflow.core.scheduling import backfill, scheduler
 from gflow.core.state import fair_share
 from gflow.simulate.replay import POLICIES, Replay
 from gflow.simulate.trace import Entry
@@ -32,27 +31,27 @@ def workload(seed: int, jobs: int = 300) -> list[Entry]:
 
 
 class Watched(Replay):
-    """Notes the first start that each job was promised."""
+    """Notes the first start reservation of each job."""
 
     def __init__(self, entries: list[Entry], policy: Policy) -> None:
         super().__init__(entries, POOL, policy, exact=True)
-        self.promised: dict[int, float] = {}
+        self.reserved: dict[int, float] = {}
 
     def _apply(self, effects, now):
         super()._apply(effects, now)
-        for promise in self.state.start_reservations.entries[:1]:  # later ones give way to the first
-            self.promised.setdefault((promise.key >> 20) - 1, promise.start_at)
+        for reservation in self.state.start_reservations.entries[:1]:  # later ones give way to the first
+            self.reserved.setdefault((reservation.key >> 20) - 1, reservation.start_at)
 
 
-def check_promises(policy: Policy, seed: int) -> int:
+def check_reservations(policy: Policy, seed: int) -> int:
     """All of them are kept; how many there were."""
     watched = Watched(workload(seed), policy)
     watched.run()
-    for place, until in watched.promised.items():
+    for place, until in watched.reserved.items():
         assert watched.starts[place] <= until, (
-            f"job {place + 1} was promised {until}, not {watched.starts[place]}"
+            f"job {place + 1} was reserved {until}, not {watched.starts[place]}"
         )
-    return len(watched.promised)
+    return len(watched.reserved)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -60,7 +59,7 @@ def check_promises(policy: Policy, seed: int) -> int:
 @pytest.mark.parametrize("patience", [0.0, 2.0])
 def test_start_reservation_is_never_delayed(order, patience, seed):
     policy = Policy(fair_share=False, lengths="limits", patience=patience, order=order)
-    assert check_promises(policy, seed) > 10
+    assert check_reservations(policy, seed) > 10
 
 
 def most_passed(policy: Policy, seed: int) -> float:
@@ -90,30 +89,30 @@ def test_strict_order_has_no_backfill():
 
 def past_the_shadow(monkeypatch):
     """Backfill looks at what is free now, and not at how long it takes."""
-    monkeypatch.setattr(promising.StartReservation, "allows", lambda self, shape, gpu_ids, length: True)
+    monkeypatch.setattr(backfill.StartReservation, "allows", lambda self, shape, gpu_ids, length: True)
 
 
 def too_short(monkeypatch):
     """Backfill takes a job for half as long as it is."""
-    original = promising.StartReservation.allows
+    original = backfill.StartReservation.allows
     monkeypatch.setattr(
-        promising.StartReservation,
+        backfill.StartReservation,
         "allows",
         lambda self, shape, ids, length: original(self, shape, ids, length / 2),
     )
 
 
 def ignored(monkeypatch):
-    """Nobody looks at promises."""
+    """Start reservations are ignored."""
     monkeypatch.setattr(scheduler, "may_backfill", lambda state, job, gpu_ids: True)
 
 
 @pytest.mark.parametrize("mutant", [past_the_shadow, too_short, ignored], ids=lambda mutant: mutant.__name__)
 def test_a_mutant_is_caught(mutant, monkeypatch):
     mutant(monkeypatch)
-    with pytest.raises(AssertionError, match="was promised"):
+    with pytest.raises(AssertionError, match="was reserved"):
         for seed in SEEDS:
-            check_promises(PLAIN, seed)
+            check_reservations(PLAIN, seed)
 
 
 # ---------------------------------------------------------------- fair share

@@ -30,7 +30,7 @@ from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
-from tests.property.reference_model import Ledger, find_cycle, records_of
+from tests.property.reference_model import ReferenceModel, find_cycle, records_of
 from tests.property.snapshot import assert_same
 
 CPUS = 6
@@ -58,7 +58,7 @@ class World:
         self.state.part = self.twin.part = PART
         # Numbers of jobs that are not there yet, or never came.
         self.unseen: set[int] = set()
-        self.ledger = Ledger(CPUS, MEMORY_MIB)
+        self.reference = ReferenceModel(CPUS, MEMORY_MIB)
         # Number of every array ever -> its tasks.
         self.arrays: dict[int, frozenset[int]] = {}
         self.changes = Changes()
@@ -69,7 +69,7 @@ class World:
         self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
         self.commit()
 
-    def story(self) -> str:
+    def event_log(self) -> str:
         """What happened last, one event a line."""
         return "\n  ".join(
             line if isinstance(line, str) else f"{type(line).__name__} {msgspec.json.encode(line).decode()}"
@@ -96,7 +96,7 @@ class World:
         assert effects == others, f"same events, other effects: {effects} and {others}"
         if isinstance(event, Submit):
             self._note_arrays(event)
-        self.ledger.take(event, effects, self.state, records)
+        self.reference.take(event, effects, self.state, records)
         gather(self.changes, effects, getattr(event, "uid", None), "test", event.at)
         self._check(event)
 
@@ -116,7 +116,7 @@ class World:
 
     def _check(self, event: Event) -> None:
         check(self.state)
-        self.ledger.check(self.state, event)
+        self.reference.check(self.state, event)
         if isinstance(event, (Submit, Update)):
             circle = find_cycle(self.state)
             assert circle is None, f"a circle: {circle}"
@@ -128,7 +128,7 @@ class World:
         if waiting:
             job = waiting[self.steps % len(waiting)]
             why = explain(self.state, job, event.at)
-            assert why is not None, f"{job.label} waits and nobody knows why"
+            assert why is not None, f"{job.label} waits without a reason"
             if why == Blocker("Resources"):
                 self._check_taken(job)
             if why.code == "Priority":
@@ -145,7 +145,7 @@ class World:
             is_allowed = state.machine.allowed is None or index in state.machine.allowed
             if is_allowed and shape.gpu_type.lower() in gpu.model.lower():
                 assert index in state.machine.holders or shape.gpu_memory_mib > gpu.memory_mib, (
-                    f"{job.label} waits for GPU {index}, which nobody has, and is not told what keeps it"
+                    f"{job.label} waits for GPU {index}, which no job has, and there is no blocker"
                 )
 
     def _note_arrays(self, event: Submit) -> None:
@@ -162,7 +162,7 @@ class World:
         return 0 < number_of(key) < self.state.jobs.next_number and number_of(key) not in self.unseen
 
     def _check_unknown(self, event: Submit | Update, error: NotFound) -> None:
-        """Somebody is told that there is no such job: then there must be none."""
+        """A client is told that there is no such job: then there must be none."""
         named = set(getattr(event, "keys", ()))
         if isinstance(event, Submit):
             named |= {key for spec in event.specs for key in spec.parents}
@@ -199,21 +199,21 @@ class World:
         self.apply(known_gpus(self.state, self.clock.now()))
         self.commit()
 
-    def lose_turn(self, wishes: list[Callable[[], Event]]) -> None:
+    def lose_turn(self, commands: list[Callable[[], Event]]) -> None:
         """A commit fails: memory goes back to what the disk has, as if nothing had been said.
 
-        Wishes become events when they are taken, as in the daemon: they speak of the state they meet.
+        A command builds its event just before its step, as in the daemon.
         """
         self.restarts += 1
         self.arrive()
         self.apply(Tick(at=self.clock.now()))
         self.arrive()
         self.commit()
-        ledger, arrays, twin = self.ledger.copy(), dict(self.arrays), self._reloaded()
-        for wish in wishes:
-            self.apply(wish())
+        reference, arrays, twin = self.reference.copy(), dict(self.arrays), self._reloaded()
+        for command in commands:
+            self.apply(command())
         self.trace.append("that turn is lost")
-        self.changes, self.ledger, self.arrays = Changes(), ledger, arrays
+        self.changes, self.reference, self.arrays = Changes(), reference, arrays
         self.state, self.twin = twin, twin
         self.state = self._reloaded()
         self.apply(known_gpus(self.state, self.clock.now()))

@@ -255,7 +255,7 @@ def _kill(pid: int) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """A zombie counts as gone: in a container nobody may reap it."""
+    """A zombie counts as gone: in a container no process may reap it."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return False

@@ -280,7 +280,7 @@ def test_the_daemon_is_killed_while_jobs_wait_and_run_there(slurm, cluster):
 
 
 def test_a_thousand_jobs_cost_one_question_at_a_time(slurm, cluster):
-    """What waits there is asked about together, and the queue is shown without asking anybody."""
+    """What waits there is asked about together, and the queue is shown without a request to Slurm."""
     blockers = slurm.submit("--on", "slurm", "--nodes", "4", "--exclusive", "sleep 600")
     runs(slurm, blockers)
     slurm.ok("gbatch", "--on", "slurm", "--array", "0-999", "true")

@@ -129,7 +129,7 @@ def test_no_job_is_lost_when_every_process_is_killed() -> None:
 
 
 def work(machine: System, killer: Killer, jobs: int, *, restarts: bool) -> None:
-    """Everybody submits their share, under kills; ends when nothing is active."""
+    """Each user submits a share of the jobs, under kills; returns when no job is active."""
     workers = [
         start_worker(machine, box, jobs // 3, number + jobs) for number, box in enumerate(machine.persons)
     ]
@@ -171,9 +171,9 @@ def judge(machine: System, killer: Killer) -> None:
     seen, wrong = 0, []
     for box in machine.persons:
         ran = Counter(tuple(line.split()) for line in (box.work / "ran").read_text().splitlines())
-        assert {uid for _, uid in ran} == {str(box.person.pw_uid)}, "run as somebody else"
+        assert {uid for _, uid in ran} == {str(box.person.pw_uid)}, "run as another user"
         assert set(ran.values()) == {1}, "run twice"
-        for line in (box.work / "ledger").read_text().splitlines():
+        for line in (box.work / "submissions").read_text().splitlines():
             number, kind, code = json.loads(line)
             seen += 1
             job = jobs[number]
@@ -189,7 +189,7 @@ def judge(machine: System, killer: Killer) -> None:
     box = machine.box
     wait_until(lambda: not os.listdir(box.data / "run"), what="run records to be forgotten")
     wait_until(lambda: not os.listdir(machine.root / "run/gflow/jobs"), what="nothing to be left for jobs")
-    wait_until(lambda: not processes_of(machine), what="nobody's processes to be left")
+    wait_until(lambda: not processes_of(machine), what="all processes to end")
     wait_until(lambda: not zombies(box), what="zombies to be buried")
     wait_until(lambda: not left_groups(box), what="control groups to be dropped")
 

@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, socket: str, folder: str, seed: int) -> None:
         self._socket, self._folder = socket, folder
         self._dice = random.Random(seed)
-        self._ledger = Path(folder, "ledger").open("a")
+        self._submissions = Path(folder, "submissions").open("a")
 
     def ask(self, method: str, path: str, body: Any) -> Any:
         """The answer, also of the next daemon if this one is killed meanwhile."""
@@ -59,15 +59,15 @@ class Worker:
         assert status == 201, answer
         doomed = []
         for (kind, code, *_), job in zip(planned, answer["jobs"], strict=True):
-            self._ledger.write(json.dumps([job["id"], kind, code]) + "\n")
+            self._submissions.write(json.dumps([job["id"], kind, code]) + "\n")
             doomed += [str(job["id"])] if kind == "cancel" else []
-        self._ledger.flush()
+        self._submissions.flush()
         if doomed:
             time.sleep(self._dice.uniform(0, 0.2))
             status, answer = self.ask(
                 "POST", "/jobs/cancel", {"jobs": doomed, "now": self._dice.random() < 0.5}
             )
-            # A job that was already ended by somebody else's kill cannot be cancelled.
+            # A job that another user's kill has already ended cannot be cancelled.
             assert status in (200, 409), answer
 
     def _plan(self) -> tuple[str, int, str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 /* A disk that fails on demand: preload this, and the files of one database fail or lose power.
 
    Every write, sync, truncation, removal and renaming of FOLDER/gflow.db* is counted (the shared
-   memory in gflow.db-shm is no promise to anybody and is left alone). At operation number `at`,
+   memory in gflow.db-shm is not durable and is left alone). At operation number `at`,
    one of these happens:
 
      nospace  it fails with ENOSPC          short  half of a write is done, the rest fails with ENOSPC

@@ -110,7 +110,7 @@ def test_a_backup_of_a_database_in_use_is_one_of_its_states(path: Path, tmp_path
 
 
 def test_a_busy_daemon_does_not_hold_up_a_backup(path: Path, tmp_path: Path) -> None:
-    """A backup in steps begins anew at every commit, and with a busy daemon never ends."""
+    """A backup in steps restarts at every commit, and with a busy daemon never ends."""
     with closing(SqliteStore(path)) as store:
         store.commit(Changes(blobs={address_of(bytes([i])): os.urandom(60_000) for i in range(200)}))
         assert path.stat().st_size + path.with_name("gflow.db-wal").stat().st_size > 2000 * 4096
@@ -137,7 +137,7 @@ def test_a_busy_daemon_does_not_hold_up_a_backup(path: Path, tmp_path: Path) -> 
     stop.set()
     writer.join()
     copier.join(20)
-    assert ended, "the backup did not end while somebody wrote"
+    assert ended, "the backup did not end while a client wrote"
 
 
 def test_missing_database_is_not_backed_up(path: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_week_of_backups_is_kept(
         monkeypatch.setattr(keeping.time, "strftime", lambda _, stamp=stamp: stamp)
         store.commit(submitted(day + 1))
         back_up_daily(path, folder)
-    (folder / "mine.db").write_text("somebody's own")
+    (folder / "mine.db").write_text("a file of the user")
     monkeypatch.setattr(keeping.time, "strftime", lambda _: "gflow-20260130-030000.db")
     back_up_daily(path, folder)
     kept = sorted(file.name for file in folder.glob("gflow-*"))
@@ -404,7 +404,7 @@ def test_unreferenced_texts_are_deleted(store: SqliteStore, path: Path) -> None:
     script = b"#!/bin/sh\n"
     scripted = waiting(5, script=address_of(script), environ="")
     save(store, scripted, texts=False)
-    stray = b"nobody's"
+    stray = b"unreferenced"
     store.commit(Changes(blobs={address_of(script): script, address_of(stray): stray}))
     apply_retention(path, Retention(), NOW)
     assert texts(store) == {job(n).spec.environ for n in (2, 3, 4)} | {address_of(script)}
@@ -422,7 +422,7 @@ def test_a_text_that_an_old_and_a_waiting_job_share_stays(store: SqliteStore, pa
 def test_a_text_submitted_during_the_run_stays(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The long look has been; then a job comes that needs a text which nobody needed before."""
+    """The long look has been; then a job comes that needs a text that no job needed before."""
     save(store, old(1, 100), old(2, 100))
     address = old(1, 100).spec.environ
     real = keeping._transaction
@@ -568,7 +568,7 @@ def test_maintenance_backs_up_before_deleting(
 
 
 def test_backups_on_demand_do_not_prevent_retention(store: SqliteStore, settings: Settings) -> None:
-    """Somebody who makes a backup every day must not end up with a database that only grows."""
+    """A user who makes a backup every day must not get a database that only grows."""
     save(store, msgspec.structs.replace(old(1, 0), finished_at=time.time() - 400 * DAY_S))
     back_up_daily(settings.database, settings.backups)
     maintenance.Maintenance(settings).look(time.time())

@@ -25,7 +25,7 @@ from tests.store.disk import is_whole
 from tests.store.script import contents, job, plan, submitted
 
 PAGE = 4096
-NOBODY = 65534
+UNPRIVILEGED = 65534
 BULK = 200
 
 
@@ -160,7 +160,7 @@ def text_in(text: bytes, shift: int = 0) -> Callable[[Path], int]:
 
 
 def statement(*lines: str) -> Callable[[Path], None]:
-    """Somebody else's hands in the database."""
+    """A foreign change of the database."""
 
     def damage(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -353,26 +353,26 @@ def test_an_unreadable_database_is_refused(box_of: Callable[[str], Path]) -> Non
     path = box_of("whole")
     path.chmod(0)
     before = path.stat()
-    assert "Permission denied" in as_nobody(lambda: SqliteStore(path), path.parent)
+    assert "Permission denied" in as_unprivileged(lambda: SqliteStore(path), path.parent)
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
 def test_database_in_read_only_folder_is_refused(box_of: Callable[[str], Path]) -> None:
     path = box_of("whole")
     path.chmod(0o444)
-    said = as_nobody(lambda: SqliteStore(path), path.parent, mode=0o555)
+    said = as_unprivileged(lambda: SqliteStore(path), path.parent, mode=0o555)
     assert "may not be written to" in said
     missing = path.parent / "below" / "gflow.db"
-    assert "may not be written to" in as_nobody(lambda: SqliteStore(missing), path.parent, mode=0o555)
+    assert "may not be written to" in as_unprivileged(lambda: SqliteStore(missing), path.parent, mode=0o555)
 
 
-def as_nobody(act: Callable[[], object], folder: Path, mode: int = 0o700) -> str:
-    """What somebody without rights is told; root has too many for this."""
+def as_unprivileged(act: Callable[[], object], folder: Path, mode: int = 0o700) -> str:
+    """The error for an unprivileged user; root has too many rights for this."""
     if os.getuid() == 0:
         for parent in (folder, *folder.parents):
             if parent.stat().st_mode & 0o005 != 0o005 and parent != Path("/"):
                 parent.chmod(parent.stat().st_mode | 0o055)
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
     folder.chmod(mode)
     reading, writing = os.pipe()
     pid = os.fork()
@@ -380,8 +380,8 @@ def as_nobody(act: Callable[[], object], folder: Path, mode: int = 0o700) -> str
         try:
             if os.getuid() == 0:
                 os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+                os.setgid(UNPRIVILEGED)
+                os.setuid(UNPRIVILEGED)
             act()
             os.write(writing, b"it works")
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""Where the database goes when the data folder is on a network."""
+"""The location of the database when the data folder is on a network file system."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_prepared_folders_are_refused(tmp_path: Path, local: Path, trap: str, le
 
 @pytest.mark.parametrize("trap", ["link", "file", "foreign"])
 def test_squatted_name_in_var_tmp_is_passed_over_for_another(tmp_path: Path, local: Path, trap: str) -> None:
-    """Everybody may write to /var/tmp, and must not keep us from starting a daemon."""
+    """All users may write to /var/tmp, and must not prevent the start of a daemon."""
     usual, elsewhere = local / f"gflow-{os.geteuid()}", tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     spring(usual, trap, elsewhere)

@@ -44,7 +44,7 @@ def test_a_fault_at_every_operation(disk: Disk, expected: list[str], fault: str)
 def test_the_judge_catches_a_store_that_does_not_sync(
     disk: Disk, expected: list[str], synchronous: str
 ) -> None:
-    """A test of the test: with the promise broken, a power cut must show it."""
+    """A test of the test: without the sync, a power cut must show it."""
     orders = [order("cut", at) | {"synchronous": synchronous} for at in spread(total(disk) - 40, 20)]
     with pytest.raises(AssertionError, match=r"were acknowledged|damaged|mixture"):
         disk.live_all(orders, partial(judge, expected=expected))

@@ -1,4 +1,4 @@
-"""Old databases become new ones, whole or not at all."""
+"""Migrations of old databases: complete or not at all."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_old_database_ends_up_exactly_like_a_new_one(tmp_path: Path, version:
 def test_earlier_attempts_are_read_out_of_the_audit(tmp_path: Path) -> None:
     path = tmp_path / "gflow.db"
     build_old(path, 6)
-    story = [
+    history = [
         (0, 2, "started", "attempt 1 on GPU 0,1"),
         (1, 7, "started", "attempt 1"),
         (2, 2, "retry", "after attempt 1: ExitCode:1"),
@@ -146,7 +146,7 @@ def test_earlier_attempts_are_read_out_of_the_audit(tmp_path: Path) -> None:
         db.execute("UPDATE jobs SET attempt = 1 WHERE key = ?", (job_key(7),))
         db.executemany(
             "INSERT INTO audit (at, key, origin, what, detail) VALUES (?, ?, 'daemon', ?, ?)",
-            [(NOON + at, job_key(number), what, detail) for at, number, what, detail in story],
+            [(NOON + at, job_key(number), what, detail) for at, number, what, detail in history],
         )
     SqliteStore(path).close()
     with closing(sqlite3.connect(path)) as db:

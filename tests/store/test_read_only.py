@@ -107,7 +107,7 @@ def check_refusals(box: Box, first: int) -> None:
 
 
 def check_healed(box: Box, pid: int, first: int, second: int) -> None:
-    """The end that nobody could write down is written down now, and the next job starts."""
+    """The end that could not be written is written now, and the next job starts."""
     wait_until(lambda: health(box) == "ok", what="the daemon to take changes again")
     over = box.finished(first)
     assert (over["state"], over["exit_code"]) == ("Failed", 7)
@@ -147,7 +147,7 @@ def test_a_disk_that_cannot_even_be_read(box: Box, switch: Switch) -> None:
     first, second = fill(box)
     box.submit("--hold", "true")
     before = set(box.jobs())
-    # Somebody else's commit: the daemon must read its pages anew.
+    # A commit of another process: the daemon must read its pages again.
     with closing(sqlite3.connect(box.data / "gflow.db", isolation_level=None)) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES ('touched', 1)")
     switch.bad(errno.EIO, reads=True)
@@ -214,7 +214,7 @@ def test_a_disk_that_fails_now_and_then_loses_nothing(box: Box, switch: Switch) 
                 switch.good()
             wait_until(lambda: health(box) == "ok")
     assert len(set(answered.values())) == 30
-    assert set(box.jobs()) == set(answered.values()), "a job that nobody was promised"
+    assert set(box.jobs()) == set(answered.values()), "a job that was not acknowledged"
     for number in answered.values():
         assert box.finished(number)["state"] == "Finished"
 

@@ -36,7 +36,7 @@ def persistently(act: Callable[[], T], what: str) -> T:
             return act()
         except StoreError as error:
             say(what, error.message)
-    raise AssertionError(f"{what} for ever")
+    raise AssertionError(f"{what} without end")
 
 
 def opened(order: dict[str, Any]) -> SqliteStore:

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))]).step()
 for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"):
     importlib.import_module(name)
-# Nobody may wait longer than this for a rank that is gone.
+# No rank may wait longer than this for a rank that is gone.
 PATIENCE_S = 10.0
 
 

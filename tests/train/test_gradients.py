@@ -1,4 +1,4 @@
-"""However a step is computed, its gradient is that of one large batch."""
+"""The gradient of a step equals that of one large batch, for any way to compute it."""
 
 from __future__ import annotations
 

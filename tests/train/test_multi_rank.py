@@ -1,4 +1,4 @@
-"""Runs of several ranks (gloo): stopped or killed and resumed, the same curve; nobody hangs."""
+"""Runs of several ranks (gloo): stopped or killed and resumed, the same curve; no rank hangs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole(tmp_path_factory) -> list[dict[str, str]]:
 
 
 def notice() -> None:
-    """A cloud's metadata service says that the machine goes; whoever watches it makes the stop file."""
+    """A cloud's metadata service says that the machine goes; its watcher makes the stop file."""
     server = Server()
     server.take()
     assert watch([Aws(server.base)], lambda seconds: False, 0.01)

@@ -1,4 +1,4 @@
-"""Stopped or killed anywhere and resumed: the losses of a run that went through, to the last bit."""
+"""A run that is stopped or killed anywhere and resumed has the losses of an uninterrupted run, bit by bit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stop_file(run) -> None:
 
 
 def notice(run) -> None:
-    """The cloud says so, and whoever watches it makes the stop file."""
+    """The cloud sends a notice, and its watcher makes the stop file."""
     server = Server()
     server.take()
     heard = watch([Aws(server.base)], lambda seconds: False, 0.01)

@@ -85,7 +85,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def any_struct(kind: type[msgspec.Struct], **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Any value of a struct, every field filled, also those that somebody adds later."""
+    """Any value of a struct, every field filled, also fields that are added later."""
     hints = typing.get_type_hints(kind)
     fields = {name: known.get(name, values_of(hints[name])) for name in kind.__struct_fields__}
     return st.builds(kind, **fields)

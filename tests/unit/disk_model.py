@@ -39,7 +39,7 @@ class Folder:
         self.moments = [dict(self.now)]
 
 
-class Platter:
+class DiskModel:
     """Follows operations below the folder `root`, which began as `before`."""
 
     def __init__(self, before: Path, root: Path) -> None:
@@ -116,16 +116,16 @@ class Platter:
 def after(before: Path, root: Path, operations: list[Operation], how: str, path: Path, seed: int = 0) -> None:
     """`path` becomes what is left of `before` after these operations on `root`. `how`:
     `kill` (the process died), `cut` (nothing that was not synced), `some` (some of it)."""
-    platter = Platter(before, root)
+    model = DiskModel(before, root)
     for operation in operations:
-        platter.do(operation)
+        model.do(operation)
     dice = random.Random(seed)
     if how == "kill":
-        platter.lay_out(path, lambda folder: folder.now, lambda leaf: leaf.now)
+        model.lay_out(path, lambda folder: folder.now, lambda leaf: leaf.now)
     elif how == "cut":
-        platter.lay_out(path, lambda folder: folder.moments[0], lambda leaf: leaf.synced)
+        model.lay_out(path, lambda folder: folder.moments[0], lambda leaf: leaf.synced)
     else:
-        platter.lay_out(
+        model.lay_out(
             path,
             lambda folder: dice.choice(folder.moments),
             lambda leaf: leaf.now[: dice.randint(len(leaf.synced), len(leaf.now))],

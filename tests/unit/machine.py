@@ -67,7 +67,7 @@ def written(effect: Effect) -> str:
             how = " now" if now else f" in {grace_s} s" if grace_s else ""
             return f"stop {label(key)} #{attempt}{how}"
         case Withdraw(key, attempt):
-            return f"recall {label(key)} #{attempt}"
+            return f"withdraw {label(key)} #{attempt}"
         case Forget(key, attempt):
             return f"forget {label(key)} #{attempt}"
         case Ran(key, attempt):

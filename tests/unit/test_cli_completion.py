@@ -1,4 +1,4 @@
-"""What Tab offers, for any program and any place in the line."""
+"""Completions, for any program and any place in the line."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ KEPT = Plan(before=USER_SCOPE)
         # A manager that ends with the last session keeps nothing: without lingering it is no help.
         (Facts(cgroup=SESSION, kills=True, has_manager=True), Plan(note=ENDED)),
         (Facts(cgroup=SESSION, has_manager=True), Plan()),
-        # Somebody who lingers.
+        # A user with lingering.
         (Facts(cgroup=SESSION, lingers=True, kills=True, has_manager=True), KEPT),
         (Facts(cgroup=SESSION, lingers=True, has_manager=True, socket_goes=True), KEPT),
         (Facts(cgroup=SESSION, lingers=True, kills=True), Plan(note=NO_MANAGER)),

@@ -58,7 +58,7 @@ def _split(text):
 def test_the_end_of_a_large_log_is_read_from_the_end(tmp_path, printed, monkeypatch):
     path = tmp_path / "log"
     with path.open("wb") as file:
-        file.truncate(1 << 34)  # a hole: whoever reads all of it takes seconds
+        file.truncate(1 << 34)  # a hole: reading all of it takes seconds
         file.seek(0, 2)
         file.write(b"\nlast but one\nlast\n")
     looked = []

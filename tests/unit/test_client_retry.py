@@ -11,7 +11,7 @@ ANSWER = (201, b"", b"Submitted batch job 1\n")
 
 
 class Daemon:
-    """Comes back after some seconds of a clock that goes on when somebody pauses."""
+    """Comes back after some seconds of a clock that advances during a pause."""
 
     def __init__(self, back_after: float, away: Exception, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

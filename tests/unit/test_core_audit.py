@@ -1,4 +1,4 @@
-"""What one request did to many jobs is one line of the audit."""
+"""One request about many jobs makes one audit entry."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes free when."""
+"""The availability profile: which resources become free when."""
 
 import gc
 import weakref
@@ -18,23 +18,23 @@ def busy() -> Machine:
 
 def test_gpus_become_free_one_after_the_other():
     state = busy().state
-    prospect = AvailabilityProfile(state, spec(gpus=1).shape, 0.0, frozenset())
-    one, two = (prospect.first_fit(count, 0, 0) for count in (1, 2))
-    assert (prospect.counts[one], prospect.counts[two]) == (1, 2)
-    assert 0.0 < prospect.times[one] < prospect.times[two]
-    assert set(prospect.gpus) == {0, 1}
-    assert prospect.first_fit(3, 0, 0) == -1
+    profile = AvailabilityProfile(state, spec(gpus=1).shape, 0.0, frozenset())
+    one, two = (profile.first_fit(count, 0, 0) for count in (1, 2))
+    assert (profile.counts[one], profile.counts[two]) == (1, 2)
+    assert 0.0 < profile.times[one] < profile.times[two]
+    assert set(profile.gpus) == {0, 1}
+    assert profile.first_fit(3, 0, 0) == -1
 
 
 def test_profile_is_freed_without_garbage_collection():
     """A replay of a million jobs makes millions of them, and does not look for circles."""
     state = busy().state
-    prospect = AvailabilityProfile(state, spec(gpus=2).shape, 0.0, frozenset())
-    assert prospect.first_fit(1, 0, 0) >= 0
-    there = weakref.ref(prospect)
+    profile = AvailabilityProfile(state, spec(gpus=2).shape, 0.0, frozenset())
+    assert profile.first_fit(1, 0, 0) >= 0
+    there = weakref.ref(profile)
     gc.disable()
     try:
-        del prospect
+        del profile
         assert there() is None
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The engine speaks of fields. Flags and commands are the words of the command line (`wire.shell_words`)."""
+"""The engine names fields; `wire.shell_words` renders hints with flags and commands."""
 
 from __future__ import annotations
 

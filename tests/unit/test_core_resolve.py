@@ -1,4 +1,4 @@
-"""`engine.resolve`: the job that somebody means by `17`, `42_3`, `@` or `@~2`."""
+"""`engine.resolve`: the job that a user means by `17`, `42_3`, `@` or `@~2`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How long work takes, by what is known."""
+"""Runtime estimates from finished jobs."""
 
 import signal
 from contextlib import contextmanager
@@ -115,7 +115,7 @@ spans = st.integers(0, 40)
 
 @given(st.lists(st.tuples(spans, st.floats(1, 1e5)), max_size=12), st.sets(spans, max_size=6), st.booleans())
 def test_dependent_estimates_are_updated(ends, waiting, is_named):
-    """Whoever waits goes by what it would go by if it were asked only now."""
+    """The stored estimate of waiting jobs equals one that is computed now."""
     kind = (1001, "train" if is_named else "", 1)
     history = RuntimeEstimates()
     batches = [history.batch(kind, span) for span in waiting]

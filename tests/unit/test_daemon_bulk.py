@@ -1,4 +1,4 @@
-"""What is about many jobs is cut into turns, and is still all or nothing."""
+"""Requests about many jobs are cut into turns, and are still all or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster says of a waiting job, and that nobody waits long for one that says nothing."""
+"""The forecast of a cluster for a waiting job, and the time limit for a cluster that does not answer."""
 
 import asyncio
 from types import SimpleNamespace

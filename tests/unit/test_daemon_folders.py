@@ -1,4 +1,4 @@
-"""What somebody else than root could rewrite."""
+"""Files that a user other than root could rewrite."""
 
 import os
 

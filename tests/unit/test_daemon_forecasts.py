@@ -1,4 +1,4 @@
-"""Forecasts: one snapshot of the queue for all who ask, and none for a client that is gone."""
+"""Forecasts: one snapshot of the queue for all clients, and none for a client that is gone."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_nothing_is_copied_before_the_users_turn(accounts: None) -> None:
 
 
 def test_snapshot_is_copied_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one forecast is computed at a time, whoever asks."""
+    """And one forecast is computed at a time, for all clients together."""
     taken, computing, most = [], [0], [0]
     take, run_now = QueueSnapshot.take, Threads.run_now
 

@@ -1,4 +1,4 @@
-"""Who waits for a job hears of its end, whatever the end is."""
+"""Clients that wait for a job are woken at its end, for any kind of end."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ async def turns():
 
 
 async def waiter(loop, *job):
-    """Somebody who waits for a job already."""
+    """A client that waits for a job already."""
     task = asyncio.ensure_future(loop.wait_for_end(job_key(*job)))
     await turns()
     assert not task.done()

@@ -1,4 +1,4 @@
-"""Where the MPS server of a user lives."""
+"""The folder of a user's MPS server."""
 
 import os
 import shutil

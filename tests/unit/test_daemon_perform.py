@@ -1,4 +1,4 @@
-"""What the engine decided is carried out, all of it, whatever goes wrong on the way."""
+"""The executor carries out all effects of the engine, also after errors."""
 
 import asyncio
 import errno

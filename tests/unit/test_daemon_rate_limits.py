@@ -1,4 +1,4 @@
-"""What one person may have under way, and root any number of."""
+"""Limits on the work under way of one user; root has none."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a configuration becomes for the daemon."""
+"""From a configuration to the settings of the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cloud a machine is of, by what its maker says."""
+"""The cloud of a machine, by its vendor name."""
 
 from __future__ import annotations
 

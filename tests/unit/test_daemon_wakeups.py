@@ -1,4 +1,4 @@
-"""What hundreds who listen cost: one reading for all of them, until something else happens."""
+"""The cost of many event listeners: one read for all of them, until the next event."""
 
 from gflow.daemon.loop import wakeups as module
 from gflow.daemon.loop.wakeups import Wakeups

@@ -1,4 +1,4 @@
-"""What has to be said in two places, and says the same."""
+"""Facts that are declared in two places agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to jobs: cancel, hold, release, update."""
+"""Requests about jobs: cancel, hold, release, update."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_operator_may_change_jobs_of_all_users():
 
 
 def test_operator_may_not_change_the_command():
-    """What a job does runs as its owner: whoever could change it could do anything as them."""
+    """The command runs as the owner: a user who could change it could act as the owner."""
     machine = Machine()
     machine.submit(user="bob", hold=True)
     machine.update(1, is_operator=True, priority=50, time_limit_s=60, memory_mib=10)

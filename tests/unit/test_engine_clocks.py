@@ -152,10 +152,10 @@ def test_wait_time_ignores_wall_clock_changes(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
-    promised = wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall
+    before = wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall
     set_clock(machine, jump)
     assert machine.state.start_reservations.entries == []
-    assert wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
+    assert wait_report(machine.state, machine[2], machine.now).promised_at - machine.now.wall == before
 
 
 @JUMPS

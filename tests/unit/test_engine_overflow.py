@@ -17,7 +17,7 @@ SOON = {"overflow": "slurm", "overflow_after_s": 100, "gpus": 1}
 
 
 def busy(limit_s: int = 0) -> Machine:
-    """One GPU, and a job that has it for so long; 0: nobody knows."""
+    """One GPU, and a job that has it for so long; 0: unknown."""
     machine = Machine(gpu(0))
     machine.submit(gpus=1, time_limit_s=limit_s)
     return machine

@@ -1,4 +1,4 @@
-"""Races between this machine and a cluster: whoever has the ticket runs the job; taking it back is ours."""
+"""Races between this machine and a cluster: the side with the claim token runs the job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_race_without_local_room_is_handed_over():
 def test_local_room_withdraws_the_race_and_keeps_the_gpus():
     machine = busy()
     machine.ends(1)
-    assert "recall 2 #1" in machine.did and not any(line.startswith("start") for line in machine.did)
+    assert "withdraw 2 #1" in machine.did and not any(line.startswith("start") for line in machine.did)
     machine.submit(gpus=1)
     assert machine[3].state is JobState.QUEUED, "the GPU is kept"
     machine.ends(2, None, problem=WITHDRAWN)
@@ -75,7 +75,7 @@ def test_race_begins_on_cluster_without_local_room():
     begins_there(machine)
     machine.ends(1)
     assert machine[2].target == "slurm" and not any(
-        line.startswith(("recall", "start")) for line in machine.did
+        line.startswith(("withdraw", "start")) for line in machine.did
     )
 
 
@@ -122,7 +122,7 @@ def test_cap_counts_a_race_once():
     machine.submit(gpus=1)
     machine.submit(**RACE, max_concurrent=1, group=2)
     machine.ends(1)
-    assert "recall 2 #1" in machine.did
+    assert "withdraw 2 #1" in machine.did
 
 
 def test_race_impossible_on_this_machine_is_refused():

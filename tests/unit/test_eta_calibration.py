@@ -1,4 +1,4 @@
-"""What earlier forecasts teach the next: it holds what it promises, whatever the stream is like."""
+"""ETA calibration: the forecast intervals hold for any stream of jobs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_open_samples_lengthen_the_eta() -> None:
 
 
 def test_only_latest_samples_count() -> None:
-    """Else those who wait for ever would be all that is left."""
+    """Otherwise only the jobs that never start would be left."""
     told = EtaCalibration()
     for key in range(50):
         told.add_sample(key, EtaSample(float(key), TEN_HOURS, True))
@@ -85,7 +85,7 @@ def test_calibration_record_reads_back() -> None:
     told, other = EtaCalibration(), EtaCalibration()
     waited(told, 0.3, 20)
     told.add_sample(77 << 20, EtaSample(5.0, HOUR, False))
-    other.recall(told.text())
+    other.load(told.text())
     assert other.record == told.record
     assert other.is_learnt(True)
     assert not other.is_learnt(False)
@@ -99,12 +99,12 @@ def test_a_wait_is_a_part_of_the_worst_and_back(wait: float, worst: float, is_bo
 
 def test_record_of_another_version_keeps_open_samples() -> None:
     told = EtaCalibration()
-    told.recall('{"open":{"7":[5.0,3600.0,true]},"bounded":[0.1,0.2],"unbounded":[0.3]}')
+    told.load('{"open":{"7":[5.0,3600.0,true]},"bounded":[0.1,0.2],"unbounded":[0.3]}')
     assert told.record.open == {7: EtaSample(5.0, HOUR, True)}
     assert told.record.over == []
 
 
-# ---------------------------------------------------------------- it holds what it promises
+# ---------------------------------------------------------------- intervals hold
 
 # Jobs come every ten minutes. The part of the worst that the given one waits for.
 Stream = Callable[[int, Random], float]
@@ -171,7 +171,7 @@ def test_uncalibrated_eta_contains_the_simulation() -> None:
 
 
 def test_calibrated_eta_is_used_when_learnt() -> None:
-    """And a listing says the same. (Nobody has waited so long yet that a start is promised.)"""
+    """And a listing says the same. (No job has waited long enough for a start reservation.)"""
     first = 900.0
     entries = [Entry(0.0, first, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, job, now = stopped(entries)

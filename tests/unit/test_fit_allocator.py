@@ -18,7 +18,7 @@ from gflow.ml.fit.cuda.allocator import MIB, Allocator, OutOfMemory, segment_siz
         (MIB + 1, MIB + 512, 20 * MIB),
         (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
         (10 * MIB, 10 * MIB, 10 * MIB),
-        # What is left over is of no use to anybody, and stays with the block.
+        # A remainder that is too small for a request stays with the block.
         (11 * MIB + 512, 12 * MIB, 12 * MIB),
         (33 * MIB, 34 * MIB, 34 * MIB),
     ],

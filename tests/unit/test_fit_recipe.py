@@ -1,4 +1,4 @@
-"""How a run is described, and what is refused."""
+"""The description of a run, and its refusals."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_start_reservation_time_follows_patience(gpus: int, times: float) -> Non
     assert "Other jobs may start before it until" in why_page(job, found, now)
     assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
-    assert wait_report(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
+    assert wait_report(state, job, Moment(now, now)).promised_at is None, "no reservation without patience"
 
 
 def test_start_is_unknown_without_visible_gpus() -> None:
@@ -102,7 +102,7 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
 
 
 def test_start_reservation_of_another_job_delays_the_start() -> None:
-    """It would fit now, and must not delay a job that is promised all GPUs."""
+    """It would fit now, and must not delay a job with a start reservation for all GPUs."""
     policy = Policy(fair_share=False, patience=0.0)
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
@@ -113,7 +113,7 @@ def test_start_reservation_of_another_job_delays_the_start() -> None:
 
 
 def test_long_running_job_is_expected_to_continue() -> None:
-    """Nobody knows how long the first takes; after ten hours nobody says that it ends within minutes."""
+    """The length of the first job is unknown; after ten hours it is not expected to end within minutes."""
     entries = [Entry(0.0, 90 * HOUR, 4), Entry(9.9 * HOUR, HOUR, 4)]
     state, job, now = stopped(entries, exact=False)
     found = wait_report(state, job, Moment(now, now)).start
@@ -135,7 +135,7 @@ def test_last_of_a_long_queue_waits_for_all_work() -> None:
 
 
 def test_forecast_is_sampled_and_compared_with_the_start() -> None:
-    """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
+    """A job that is cancelled is forgotten; changes go with the next commit."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     case, at = eta_query_of(state, job, now).case(), Moment(now, now)
     assert case == EtaSample(now, pytest.approx(HOUR - 1), True)
@@ -166,7 +166,7 @@ def test_listing_shows_expected_starts() -> None:
 
 
 def test_daemon_samples_the_latest_waiting_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every minute, of whoever came last and waits."""
+    """Every minute, of the waiting job that was submitted last."""
     state, job, _ = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     monkeypatch.setattr(maintenance, "ETA_SAMPLE_S", 0.0)
 

@@ -123,7 +123,7 @@ class TestCensus:
         assert watch.take(look, {}, 0).blocked == {}
         assert watch.take(look, {}, 1).blocked[0].kind == "CannotTell"
         assert watch.take(Look((card("A", 0),)), {}, 2).blocked == {}
-        assert watch.take(look, {}, 3).blocked == {}, "it counts anew"
+        assert watch.take(look, {}, 3).blocked == {}, "it counts from the start"
 
     def test_unknown_pid_belongs_to_the_job_on_the_gpu(self, tmp_path):
         watch, look = census(tmp_path), Look((card("A", 0, Process(99, 500)),))
@@ -215,10 +215,10 @@ class TestOwners:
         owner = owners.of(spawn({"GFLOW_RUN": f"{tmp_path}x/42.1", "X": f"GFLOW_RUN={tmp_path}/1.1"}).pid)
         assert not owner.run and owner.command.startswith(sys.executable) and owner.user
 
-    @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+    @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
     @pytest.mark.parametrize("dumpable", [1, 0])
     def test_tag_of_another_user_is_not_trusted(self, owners, spawn, tmp_path, dumpable):
-        """Else whoever shares a GPU could have a neighbour's job killed for the memory that they use."""
+        """Otherwise a user who shares a GPU could have another job killed for the memory of their own."""
         code = f"import ctypes, os, time; os.setuid(65534); ctypes.CDLL(None).prctl(4, {dumpable}); "
         child = spawn({"GFLOW_RUN": f"{tmp_path}/42.1"}, code + "print(flush=True); time.sleep(99)")
         child.stdout.readline()
@@ -274,7 +274,7 @@ class TestMpsServers:
 
     @pytest.fixture
     def program(self):
-        """A program of that name, which everybody can run."""
+        """A program of that name, which any user can run."""
         folder = tempfile.mkdtemp()
         os.chmod(folder, 0o755)
         yield shutil.copy("/bin/sleep", f"{folder}/{self.MPS}")

@@ -1,4 +1,4 @@
-"""What frameworks are told about a shared GPU, and whether a PyTorch would understand it."""
+"""Memory settings of frameworks on a shared GPU, and whether a PyTorch understands them."""
 
 from __future__ import annotations
 

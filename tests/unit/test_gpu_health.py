@@ -1,4 +1,4 @@
-"""When a GPU gets no more jobs because it is sick, and when it gets some again."""
+"""When a GPU is drained because of a fault, and when it is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has GPUs and does not use them."""
+"""Jobs that have GPUs and do not use them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_gpu_use_and_idle_time(look, seconds, is_bare):
 def test_a_neighbours_work_is_none_of_its_own():
     holders = {0: ("3.1", "4.1")}
     assert idle_after(*[report(90, {"4.1": {0: 5}})] * 3, holders=holders)[-1] == (2, True)
-    assert idle_after(*[report(90, HERE)] * 3, holders=holders)[-1] == (0, False), "nobody can tell whose"
+    assert idle_after(*[report(90, HERE)] * 3, holders=holders)[-1] == (0, False), "the owner is unknown"
 
 
 def test_use_resets_the_idle_time_and_missing_reports_stop_it():

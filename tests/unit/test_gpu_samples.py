@@ -1,4 +1,4 @@
-"""What is kept of a reading a second, and how little room it takes."""
+"""Samples of one reading per second, and the space they take."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_damaged_sample_file_is_replaced(tmp_path):
 
 
 def test_a_file_that_is_locked_is_not_damaged(tmp_path, monkeypatch):
-    """Nor is one on a full disk: whoever opens it then gets an error, and the history stays."""
+    """Nor is one on a full disk: opening it raises an error, and the history stays."""
     path = tmp_path / "samples.db"
     one = OfJob("7", 1, 0, Mean(1, 1, 5.0, 5, 100, 1.0, 1, 1.0, 0))
     with closing(Samples(path)) as written:

@@ -221,7 +221,7 @@ def test_nccl_transport_is_reported_once(tmp_path):
     code, _, err = finish(tmp_path, 2, NCCL)
     assert (code, err) == (0, "gflow: NCCL: within a node from GPU to GPU (P2P/CUMEM)\n")
     code, _, err = finish(tmp_path, 1, "sys.exit('NCCL_DEBUG_FILE' in os.environ)")
-    assert (code, err) == (0, ""), "one alone talks to nobody"
+    assert (code, err) == (0, ""), "one rank has no peer"
 
 
 def test_nccl_transport_is_reported_early(tmp_path):

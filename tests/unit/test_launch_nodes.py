@@ -12,7 +12,7 @@ JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 def test_node_count_and_position():
     assert nodes_of({}) == nodes_of({"SLURM_NNODES": "4"}) == 1
     assert nodes_of(JOB) == 2
-    assert node_position(JOB) is None, "nobody has said where to meet"
+    assert node_position(JOB) is None, "no meeting point is given"
     assert node_position(JOB | {MEETING: "node1:20500"}) == NodePosition(1, 2, "node1", 20500)
 
 

@@ -1,4 +1,4 @@
-"""Folders of the local target that somebody removes while the daemon runs."""
+"""Folders of the local target that are removed while the daemon runs."""
 
 from __future__ import annotations
 

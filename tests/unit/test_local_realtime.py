@@ -1,4 +1,4 @@
-"""How long a shim may run before everybody else."""
+"""How long a shim may run with real-time priority."""
 
 from __future__ import annotations
 

@@ -138,9 +138,9 @@ def test_a_log_that_the_job_empties_is_let_be(log, monkeypatch):
     logs = Logs({log.name}, CAP)
     logs.look()
     os.truncate(log.name, 0)
-    log.write(b"anew\n")
+    log.write(b"again\n")
     assert look_until_quiet(logs) > 0
-    assert Path(log.name).read_bytes() == b"anew\n"
+    assert Path(log.name).read_bytes() == b"again\n"
 
 
 def test_a_log_that_does_not_grow_is_looked_at_more_rarely(log):

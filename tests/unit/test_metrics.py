@@ -29,7 +29,7 @@ def test_a_page_reads_back():
     page = Page()
     page.one("a_bytes", "gauge", "With a backslash.", 0.1)
     page.family("b_total", "counter", "Quoted.", [({"user": 'o"n\\e\n'}, 3), ({"user": "two"}, 1e300)])
-    page.family("c", "gauge", "Of nobody.", [])
+    page.family("c", "gauge", "Of no user.", [])
     page.histogram("d_seconds", "Times.", [({"operation": "x"}, (0.5, 1.0), [1, 0, 2], 7.25)])
     found = {family.name: family for family in parsed(page.text())}
     assert set(found) == {"a_bytes", "b", "d_seconds"}

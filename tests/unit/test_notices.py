@@ -1,4 +1,4 @@
-"""What notifications are about and what they say."""
+"""Events and texts of notifications."""
 
 import asyncio
 from types import SimpleNamespace
@@ -135,7 +135,7 @@ def test_failed_notification_does_not_block_the_next():
             async def _send(self, destination, notice, to):
                 told.append(notice.number)
                 if notice.number == 1:
-                    raise IndexError("somebody's address")
+                    raise IndexError("an address")
 
         loop = SimpleNamespace(add_audit_entry=lambda what, detail: notes.append((what, detail)))
         odd = Odd(loop, None, (), 1)

@@ -1,4 +1,4 @@
-"""A default has one home, the Spec. Who says it again, in words or for a command, says the same."""
+"""Defaults are declared in the Spec. Texts and commands that repeat one agree with it."""
 
 import re
 

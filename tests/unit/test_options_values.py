@@ -62,7 +62,7 @@ def test_any_text_is_read_or_refused_and_nothing_else(text):
         try:
             read(option, text)
         except UsageError as error:
-            assert error.message.isprintable(), "a refusal must not move the cursor of whoever reads it"
+            assert error.message.isprintable(), "a refusal must not move the cursor of the terminal"
 
 
 WRITTEN = {

@@ -1,4 +1,4 @@
-"""Who a story about the queue is told of: however many wait, few of them, who stand for all."""
+"""The queue snapshot of a forecast: a long queue is represented by a sample of its jobs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_long_queue_is_sampled() -> None:
     )
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
     assert work(who) == pytest.approx(everything, rel=0.02)
-    assert not waiting_jobs(QueueSnapshot.of(state, 0.0), False), "nobody waits for CPUs alone"
+    assert not waiting_jobs(QueueSnapshot.of(state, 0.0), False), "no job waits for CPUs alone"
 
 
 def test_queue_of_distinct_jobs_is_sampled() -> None:
@@ -128,7 +128,7 @@ def test_sampled_forecast_is_near_the_full_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_forecast_of_a_long_queue_counts_all_jobs() -> None:
-    """Not only those who are looked at one by one."""
+    """Not only the jobs that are simulated one by one."""
     state = waiting(5000)
     job = state.jobs[5001 << 20]
     case = eta_query_of(state, job, 6000.0).case()

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, from 20.11 to 25.x, and how a run ended by all that is known."""
+"""Output of Slurm's commands, from 20.11 to 25.x, and the end of a run from all sources."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ LINES = {
         f" 23 | 23 | 23 | N/A | PENDING | Licenses | | {TAG} ",
         Row("23", "23", None, "PENDING", "Licenses", "", TAG),
     ),
-    "a comment of somebody's": (
+    "a comment of another user": (
         "24|24|24|N/A|PENDING|Priority||a | b",
         Row("24", "24", None, "PENDING", "Priority", "", "a | b"),
     ),
@@ -250,7 +250,7 @@ def test_run_record_and_slurm_state_give_the_end(state, record, end):
 
 def test_slurm_state_is_used_without_a_run_record():
     assert judge("FAILED", waited=False) is None, "its own word may still come"
-    assert judge("FAILED") is None, "nobody knows: that is no failure"
+    assert judge("FAILED") is None, "unknown: that is no failure"
     assert judge("FAILED", verdict=Verdict("FAILED", 3, None)) == End(3)
     assert judge("FAILED", verdict=Verdict("FAILED", 0, 9)) == End(None, 9)
     no_log = judge("FAILED", began=False, verdict=Verdict("FAILED", 0, 53))

@@ -1,4 +1,4 @@
-"""What a cluster has and allows, read from what its commands print; and what people are told of it."""
+"""Sizes and limits of a cluster, parsed from Slurm's output, and the advice made of them."""
 
 import pytest
 from hypothesis import given
@@ -29,8 +29,8 @@ def test_partition_sizes_are_parsed():
 
 
 def test_association_limits_are_parsed():
-    everybody, ann = parse_limits(ASSOC)
-    assert everybody == Limits(
+    all_users, ann = parse_limits(ASSOC)
+    assert all_users == Limits(
         "",
         "lab",
         ("normal",),

@@ -1,4 +1,4 @@
-"""What the nodes of a running job say about it, read; and the pages made of it."""
+"""Usage reports of the nodes of a running job, and the pages made of them."""
 
 import subprocess
 

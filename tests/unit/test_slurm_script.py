@@ -173,7 +173,7 @@ def test_directive_quoting():
         ("gflow:me:42.1:1", 3, ("42_3.1", "42.1", 1)),
         ("gflow:me:42_3.2:0", 3, ("42_3.2", "42_3.2", 0)),
         ("gflow:you:42.1:0", None, None),
-        ("somebody's own", None, None),
+        ("another comment", None, None),
         ("gflow:me:42.1:x", None, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""The worker against a Slurm that forgets, answers late, or not at all; jobs that begin behind its back."""
+"""The Slurm worker with a controller that forgets, answers late or not at all, and starts jobs unseen."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def test_job_ended_by_controller_restart_is_resubmitted_a_few_times(world):
     world.turns(2)
     world.slurm.states["101"] = "CANCELLED"
     world.turns(2)
-    assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))], "somebody did that"
+    assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))], "another user did that"
     world.worker.start(launch(2))
     world.slurm.is_down = True
     world.turns(2)

@@ -1,4 +1,4 @@
-"""What both stores promise: the one on disk and its double."""
+"""The contract of both stores: the one on disk and its double."""
 
 import pytest
 
@@ -230,8 +230,8 @@ def test_history_includes_entries_about_many_jobs(store):
             ]
         )
     )
-    story = [(line.key, line.what, line.detail) for line in store.audit_of(mine)]
-    assert story[-4:] == [
+    history = [(line.key, line.what, line.detail) for line in store.audit_of(mine)]
+    assert history[-4:] == [
         (mine, "submitted", ""),
         (mine, "updated", "gpus = 1"),
         (mine, "held", ""),

@@ -1,4 +1,4 @@
-"""What only the store on disk can promise: durability, and refusals."""
+"""The contract of the store on disk alone: durability, and refusals."""
 
 import gc
 import sqlite3
@@ -187,7 +187,7 @@ def foreign_in_wal_mode(path):
 
 
 def foreign_after_a_crash(path):
-    """The last commits are in the log beside the file, and nobody has brought them over."""
+    """The last commits are in the log beside the file, and not in the file yet."""
     living = path.with_name("living")
     with closing(sqlite3.connect(living, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")

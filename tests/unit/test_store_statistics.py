@@ -1,4 +1,4 @@
-"""What the database counts is what counting by hand gives."""
+"""Statistics of the database equal those counted by hand."""
 
 import msgspec
 import pytest
@@ -303,7 +303,7 @@ def week(tmp_path):
 
 
 def counted(monkeypatch):
-    """The spans that are counted anew from now on."""
+    """The spans that are recounted from now on."""
     spans, count = [], counting._of_span
 
     def noted(reader, question, span, going):

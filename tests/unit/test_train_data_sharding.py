@@ -1,4 +1,4 @@
-"""Every sample is used once and counts as much as any other, whoever computes it."""
+"""Every sample is used once and counts as much as any other, on any rank."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_reports_without_listener_are_dropped(tmp_path, ear):
     Reporter({}).note(1)
     Reporter(told(tmp_path, GFLOW_PROGRESS=str(tmp_path / "gone/p.sock"))).note(1)
     reporter = Reporter(told(tmp_path), every_s=0)
-    for step in range(5000):  # nobody reads: what does not fit is lost
+    for step in range(5000):  # no reader: what does not fit is lost
         reporter.note(step)
     assert 0 < len(heard(ear)) < 5000
     ear.close()
@@ -67,7 +67,7 @@ def test_reports_without_listener_are_dropped(tmp_path, ear):
 
 
 def test_a_call_costs_microseconds(tmp_path, ear):
-    """No assertion on time but a generous one: twenty microseconds are promised, a hundred are a mistake."""
+    """A generous limit: the documented cost is twenty microseconds, a hundred are a mistake."""
     reporter = Reporter(told(tmp_path))
     began = time.thread_time()
     for step in range(10_000):

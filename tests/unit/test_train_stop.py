@@ -1,4 +1,4 @@
-"""When a process is to stop: TERM, the stop file, the limit; and what it leaves alone."""
+"""Stop requests of a process: TERM, the stop file, the limit; other handlers are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs are meant, and what a sweep becomes."""
+"""Job selectors, and the expansion of sweeps."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def shown(part):
         (["42_3"], ["42_3"]),
         (["42_[1-5]"], ["42:1-5"]),
         (["42_[1,3-9:2],7"], ["42:1,3-9:2", "7"]),
-        (["42_[1", "3]"], ["42:1,3"]),  # split by somebody at every comma
+        (["42_[1", "3]"], ["42:1,3"]),  # split at every comma
         (["7-7"], [Numbers(7, 7)]),
         (["x-y"], ["x-y"]),
         (["", ","], []),

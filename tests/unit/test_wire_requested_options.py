@@ -1,4 +1,4 @@
-"""What went in comes back: every option of a job is in its JSON and on its page."""
+"""Every option of a job is in its JSON and on its page."""
 
 import msgspec
 import pytest

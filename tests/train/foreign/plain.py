@@ -1,4 +1,4 @@
-"""A training loop of the kind everybody has: saves after every epoch, resumes if it is told from what."""
+"""A usual training loop: saves after every epoch, resumes if it is told from what."""
 
 import argparse
 import os
