@@ -1,6 +1,6 @@
 """Does the plan of `gflow plan` run, and is it the fastest? Planned first, then tried on a GPU beside a small grid.
 
-    python benchmarks/fit_plan.py predict        where gflow[fit] is installed (no GPU): writes fit_plan_predicted.json
+    python benchmarks/fit_plan.py predict        where the extra fit is installed (no GPU): writes fit_plan_predicted.json
     python benchmarks/fit_plan.py measure OUT    on a GPU machine with torch and transformers; no gflow, no network
     python benchmarks/fit_plan.py show OUT
 

@@ -1,6 +1,6 @@
 """The proof of `gflow fit`: predicted first, then measured on a GPU, then compared.
 
-    python benchmarks/fit_proof.py predict PREDICTIONS.jsonl      where gflow[fit] is installed (no GPU)
+    python benchmarks/fit_proof.py predict PREDICTIONS.jsonl      where the extra fit is installed (no GPU)
     python benchmarks/fit_proof.py measure MEASURED.jsonl         on a GPU machine: torch, transformers, torchvision; no gflow, no network
     python benchmarks/fit_proof.py compare PREDICTIONS.jsonl MEASURED.jsonl
 

@@ -22,9 +22,9 @@ def check_plot(path: str) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise Refused(
-            "--plot needs matplotlib, which is not installed", hint="pip install 'gflow[plot]'"
-        ) from None
+        from gflow.install_hint import install_hint
+
+        raise Refused("--plot needs matplotlib, which is not installed", hint=install_hint("plot")) from None
 
 
 def figure(width: float, height: float) -> Any:

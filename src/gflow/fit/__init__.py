@@ -1,6 +1,6 @@
 """Public API for memory prediction of training and serving, without a GPU.
 
-`estimate` needs PyTorch (`pip install 'gflow[fit]'`); importing this package does not import it.
+`estimate` needs PyTorch (the extra `fit`); importing this package does not import it.
 Only names are exported here; the code is in `gflow.ml.fit`.
 """
 

@@ -10,7 +10,7 @@
         for batch in run.batches(loader, epochs=3):
             run.backward(loss_of(model, batch))
 
-PyTorch is imported on first access to one of these names. `gflow[train]` installs it.
+PyTorch is imported on first access to one of these names. The extra `train` installs it.
 Only names are exported here; the code is in `gflow.ml.train`.
 """
 
@@ -50,9 +50,10 @@ def __getattr__(name: str) -> object:
         if error.name != "torch":
             raise
         from gflow.errors import Refused
+        from gflow.install_hint import install_hint
 
         raise Refused(
-            "training needs PyTorch, and this Python has none", hint="pip install 'gflow[train]'"
+            "training needs PyTorch, and this Python has none", hint=install_hint("train")
         ) from None
 
 

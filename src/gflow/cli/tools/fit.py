@@ -16,8 +16,8 @@ ABOUT = """Predict the memory of a training run, without a GPU and without the w
 
 The training step is executed with shapes only (forward, backward, optimizer, three times). Every
 allocation goes through a model of PyTorch's CUDA allocator, which gives the values that
-torch.cuda.max_memory_allocated and max_memory_reserved would return. Needs gflow[fit], except with
---params and --infer."""
+torch.cuda.max_memory_allocated and max_memory_reserved would return. Needs PyTorch (the extra fit),
+except with --params and --infer."""
 EXAMPLES = """gflow fit --hf config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw
 gflow fit --hf ~/models/llama --batch 4 --seq 4096 --precision bf16-pure --checkpointing
 gflow fit --tv resnet50 --precision bf16 --optimizer sgd:momentum=0.9 --gpu A10G --largest

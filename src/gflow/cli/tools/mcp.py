@@ -11,7 +11,7 @@ from gflow.options.parse import parse
 ABOUT = """Serve gflow to an assistant over MCP, on standard input and output: tools that show (jobs, GPUs,
 logs, why a job waits), preview and change things. The server acts as you and has exactly your permissions.
 
-Needs the extra: pip install 'gflow[mcp]'."""
+Needs the extra mcp. Without it, the command prints how to install it."""
 EXAMPLES = """gflow mcp serve
 claude mcp add gflow -- gflow mcp serve"""
 
@@ -30,6 +30,8 @@ def run(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "pydantic"):
             raise
-        raise Refused("gflow mcp needs additional packages", hint="pip install 'gflow[mcp]'") from None
+        from gflow.install_hint import install_hint
+
+        raise Refused("gflow mcp needs additional packages", hint=install_hint("mcp")) from None
     serve()
     return 0

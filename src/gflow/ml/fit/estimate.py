@@ -124,11 +124,13 @@ def _need(*modules: str) -> None:
     """Check that modules are installed without importing them: importing transformers takes seconds."""
     from importlib.util import find_spec
 
+    from gflow.install_hint import install_hint
+
     for module in modules:
         if find_spec(module) is None:
             raise NeedsTorch(
                 f"predicting this run needs {module}, which is not installed",
-                hint="pip install 'gflow[fit]'; --params 7B gives a rough estimate without it",
+                hint=f"{install_hint('fit')}; --params 7B gives a rough estimate without it",
             )
 
 

@@ -79,9 +79,7 @@ CARD = (
 )
 CHART = (
     Option("chart", "flag", "draw memory against batch size, with the limits of the GPUs (two more runs)"),
-    Option(
-        "plot", "path", "write the chart to an image file: memory.png (needs gflow[plot])", metavar="FILE"
-    ),
+    Option("plot", "path", "write the chart to an image file: memory.png (needs matplotlib)", metavar="FILE"),
 )
 SERVING = (
     Option("infer", "flag", "predict serving the model instead of training it"),

@@ -41,7 +41,7 @@ OPTIONS = (
     ),
     Option("module", "flag", "run a Python module instead of a file", short="m"),
     Option("job", "text", "options of gbatch for each run: '--partition a100 --time 10'", metavar="OPTIONS"),
-    Option("plot", "path", "write a plot: a .png, .svg or .pdf (needs gflow[plot])", metavar="FILE"),
+    Option("plot", "path", "write a plot: a .png, .svg or .pdf (needs matplotlib)", metavar="FILE"),
     JSON,
     *COMMON,
 )  # fmt: skip

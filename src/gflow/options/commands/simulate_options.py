@@ -44,7 +44,7 @@ OPTIONS = (
     Option(
         "plot",
         "path",
-        "plot wait times and GPUs in use: a .png, .svg or .pdf (needs gflow[plot])",
+        "plot wait times and GPUs in use: a .png, .svg or .pdf (needs matplotlib)",
         metavar="FILE",
     ),
     JSON,

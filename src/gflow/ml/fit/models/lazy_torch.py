@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from gflow.errors import Refused
+from gflow.install_hint import packages_hint
 
 COMPILER = "torch._dynamo"
 
@@ -116,7 +117,7 @@ def torchvision_models() -> Any:
         import torchvision.models
     except ImportError as error:
         raise Refused(
-            f"torchvision cannot be loaded: {error}", hint="pip install torchvision pillow"
+            f"torchvision cannot be loaded: {error}", hint=packages_hint("torchvision", "pillow")
         ) from None
     finally:
         torch.library.register_fake = register
