@@ -10,31 +10,35 @@ line imports this package on every call.
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
+    from gflow.client.refusal import DaemonError as DaemonError
+    from gflow.errors import Error as Error
+    from gflow.errors import Forbidden as Forbidden
+    from gflow.errors import NotFound as NotFound
+    from gflow.errors import ReadOnly as ReadOnly
+    from gflow.errors import Refused as Refused
+    from gflow.errors import TooLarge as TooLarge
+    from gflow.errors import TooMany as TooMany
+    from gflow.errors import Unauthorized as Unauthorized
+    from gflow.errors import Unreachable as Unreachable
+    from gflow.errors import UsageError as UsageError
     from gflow.library import aio as aio
     from gflow.library.executor import Executor as Executor
     from gflow.library.executor import map as map
-    from gflow.library.jobs import (
-        Job as Job,
-    )
-    from gflow.library.jobs import (
-        JobFailed as JobFailed,
-    )
-    from gflow.library.jobs import (
-        jobs as jobs,
-    )
-    from gflow.library.jobs import (
-        submit as submit,
-    )
-    from gflow.library.jobs import (
-        sweep as sweep,
-    )
-    from gflow.library.jobs import (
-        wait as wait,
-    )
+    from gflow.library.job import Job as Job
+    from gflow.library.job import JobFailed as JobFailed
+    from gflow.library.job import JobList as JobList
+    from gflow.library.jobs import jobs as jobs
+    from gflow.library.jobs import submit as submit
+    from gflow.library.jobs import sweep as sweep
+    from gflow.library.jobs import wait as wait
 
 __version__ = "0.1.0"
-_PLACES = dict.fromkeys(("Job", "JobFailed", "jobs", "submit", "sweep", "wait"), "jobs")
-_PLACES |= {"Executor": "executor", "map": "executor"}
+_ERRORS = ("Error", "Forbidden", "NotFound", "ReadOnly", "Refused", "TooLarge", "TooMany", "Unauthorized",
+           "Unreachable", "UsageError")  # fmt: skip
+_PLACES = dict.fromkeys(("jobs", "submit", "sweep", "wait"), "library.jobs")
+_PLACES |= dict.fromkeys(("Job", "JobFailed", "JobList"), "library.job")
+_PLACES |= dict.fromkeys(("Executor", "map"), "library.executor")
+_PLACES |= dict.fromkeys(_ERRORS, "errors") | {"DaemonError": "client.refusal"}
 
 
 def __getattr__(name: str) -> object:
@@ -42,7 +46,7 @@ def __getattr__(name: str) -> object:
         return __import__("gflow.library.aio", fromlist=("aio",))
     if name not in _PLACES:
         raise AttributeError(f"module 'gflow' has no attribute {name!r}")
-    return getattr(__import__(f"gflow.library.{_PLACES[name]}", fromlist=(name,)), name)
+    return getattr(__import__(f"gflow.{_PLACES[name]}", fromlist=(name,)), name)
 
 
 def __dir__() -> list[str]:

@@ -90,8 +90,109 @@ def test_failures_waits_and_refusals_are_exceptions(lab: Box) -> None:
     assert "99 GPUs" in said[2]
     assert said[3].startswith("UsageError: unknown option '--gpuss'")
     assert "makes several jobs" in said[4]
-    assert said[5] == "DaemonError: there is no job 999"
+    assert said[5] == "NotFound: there is no job 999"
     assert said[6] == "Cancelled"
+
+
+def test_errors_are_caught_by_their_public_names(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        from gflow.client.refusal import DaemonError
+        from gflow.errors import GflowError
+
+        def caught(provoke):
+            try:
+                provoke()
+            except gflow.Error as error:
+                assert isinstance(error, GflowError)
+                names = ("NotFound", "Refused", "UsageError", "DaemonError", "JobFailed")
+                return [name for name in names if isinstance(error, getattr(gflow, name))]
+
+        assert gflow.DaemonError is DaemonError
+        print(json.dumps([
+            caught(lambda: gflow.Job(999).info()),
+            caught(lambda: gflow.submit("true", gpus=99)),
+            caught(lambda: gflow.submit("true", gpuss=1)),
+            caught(lambda: gflow.submit("false").result()),
+        ]))
+        """,
+    )
+    assert said == [["NotFound", "DaemonError"], ["Refused", "DaemonError"], ["UsageError"], ["JobFailed"]]
+
+
+def test_the_fields_of_a_job(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        code = "from gflow import train; train.report(40, steps=40, loss=0.25); print('a\\\\nb'); exit(3)"
+        (job,) = gflow.sweep([sys.executable, "-c", code], gpus=1, name="fields", param={"lr": [0.1]})
+        assert job.wait(timeout=60) is job
+        asked = [job.name, job.exit_code, job.reason, job.gpus, job.gpu_ids, job.params, job["name"]]
+        events = [entry["event"] for entry in job.history()]
+        print(json.dumps([*asked, job.tail(1), job.progress["step"], job.metrics["loss"], events]))
+        """,
+    )
+    assert said[:7] == ["fields", 3, "ExitCode:3", 1, [0], {"lr": "0.1"}, "fields"]
+    assert said[7:10] == ["b\n", 40, 0.25]
+    assert said[10][0] == "submitted" and len(said[10]) >= 2
+
+
+def test_a_job_is_submitted_again_with_other_options(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        job = gflow.submit("true", gpus=1, time="10", comment="first").wait(timeout=60)
+        again = job.redo(gpus=2, time=None)
+        after = gflow.submit("true", depends_on=[again])
+        info = again.wait(timeout=60).info()
+        try:
+            job.redo(gpuss=1)
+        except gflow.UsageError as error:
+            refused = error.hint
+        print(json.dumps([info["redone_from"], again.gpus, info["time_limit_s"], info["comment"],
+                          after.info()["depends_on"], refused]))
+        """,
+    )
+    assert said == [1, 2, None, "first", [2], "did you mean --gpus?"]
+
+
+def test_listed_jobs_are_jobs_and_dictionaries(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        job = gflow.submit("sleep 60", name="<b>long</b>", gpus=1)
+        ended = gflow.submit("true").wait(timeout=60)
+        (listed,) = found = gflow.jobs(name="<b>long</b>")
+        assert listed == job and hash(listed) == hash(job) and {job: 1}[listed] == 1
+        assert isinstance(listed, gflow.Job) and isinstance(listed, dict) and isinstance(found, list)
+        assert json.loads(json.dumps(found))[0]["id"] == 1 == listed["id"] and listed.get("nothing") is None
+        while job.state != "Running":
+            time.sleep(0.05)
+        listed.cancel(now=True)
+        assert listed.wait(timeout=60).state == "Cancelled" and listed["state"] != "Cancelled"
+        both = gflow.wait([job, ended])
+        html = [shown._repr_html_() for shown in (gflow.jobs(all=True)[:5], job, gflow.JobList())]
+        print(json.dumps([[one["state"] for one in both], *html]))
+        """,
+    )
+    states, html, single, empty = said
+    assert states == ["Cancelled", "Finished"]
+    assert "<td>&lt;b&gt;long&lt;/b&gt;</td>" in html and "<td>Finished</td>" in html and "<b>" not in html
+    assert "Cancelled" in single and "<table>" in empty
+
+
+def test_an_ended_job_is_requested_once(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        job = gflow.submit("true").wait(timeout=60)
+        from gflow.client import http
+        http.get = None
+        print(json.dumps([job.state, job.exit_code, job.done]))
+        """,
+    )
+    assert said == ["Finished", 0, True]
 
 
 def test_a_sweep_and_its_logs_as_they_come(lab: Box) -> None:

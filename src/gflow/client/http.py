@@ -66,12 +66,12 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
 
 def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
     """The error in an answer: a problem in JSON, or the message and then the hint in text."""
-    from gflow.client.refusal import DaemonError
+    from gflow.client.refusal import daemon_error
 
     if accept != "text/plain":
-        return DaemonError(parse_json(content))
+        return daemon_error(parse_json(content))
     message, _, hint = content.decode(errors="replace").strip().partition("\n")
-    return DaemonError({"title": message, "hint": hint, "exit_code": hot_path.exit_code(headers)})
+    return daemon_error({"title": message, "hint": hint, "exit_code": hot_path.exit_code(headers)})
 
 
 def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:

@@ -11,7 +11,8 @@ from gflow.client import hot_path, http
 from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 from gflow.library import jobs as plain
-from gflow.library.jobs import Command, Job, JobFailed
+from gflow.library.job import Job, JobFailed, JobList, ListedJob
+from gflow.library.jobs import Command
 
 PAUSE_S = 0.1
 
@@ -26,7 +27,7 @@ async def sweep(command: Command, **options: Any) -> list[Job]:
     return await asyncio.to_thread(lambda: plain.sweep(command, **options))
 
 
-async def jobs(**wanted: Any) -> list[dict[str, Any]]:
+async def jobs(**wanted: Any) -> JobList[ListedJob]:
     """As `gflow.jobs`."""
     return await asyncio.to_thread(lambda: plain.jobs(**wanted))
 

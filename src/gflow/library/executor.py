@@ -21,7 +21,8 @@ from gflow.client.wait import wait_for
 from gflow.errors import GflowError
 from gflow.job_states import END_EVENTS, JobState
 from gflow.library.calls import MAP, each, new_folder, take_outcome, write_call, write_map
-from gflow.library.jobs import Job, JobFailed, submit
+from gflow.library.job import Job, JobFailed
+from gflow.library.jobs import submit
 
 T = TypeVar("T")
 STARTED = JobState.RUNNING.row.event
