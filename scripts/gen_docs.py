@@ -1,8 +1,12 @@
-"""Generate docs/reference.md from the code's tables and docs/modules.md from docstrings (`make docs`)."""
+"""Generate what is derived from code (`make docs`).
+
+docs/reference.md and library/submit_keywords.py come from the code's tables, docs/modules.md from docstrings.
+"""
 
 from __future__ import annotations
 
 import ast
+import textwrap
 from pathlib import Path
 
 from gflow.config.table import SETTINGS
@@ -11,10 +15,38 @@ from gflow.core.transitions import TRANSITIONS
 from gflow.daemon.api.routes import ROUTES
 from gflow.job_states import JobState
 from gflow.options.commands import gqueue_options, gstats_options
-from gflow.options.job_options import GBATCH, Option
+from gflow.options.job_options import CAPTURE, GBATCH, JOB, Option
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
 MODULES = TARGET.with_name("modules.md")
+KEYWORDS = TARGET.parents[1] / "src/gflow/library/submit_keywords.py"
+# Types of keyword arguments by the kind of the option; other kinds are text.
+ONE = {"flag": "bool", "count": "int | str", "duration": "int | str", "seconds": "int | str",
+       "size": "int | str", "need": "int | str", "array": "int | str", "path": "Path",
+       "prediction": "Path", "depends": "Parents", "params": "Parameters"}  # fmt: skip
+SEVERAL = "str | Sequence[str]"
+KEYWORDS_HEAD = '''"""The keyword arguments of `gflow.submit`, for editors and type checkers.
+
+Written by `make docs` from the table of job options; edit that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypedDict
+
+from gflow.library.job import Job
+
+Path: TypeAlias = str | os.PathLike[str]
+Parent: TypeAlias = int | str | Job
+Parents: TypeAlias = Parent | Sequence[Parent]
+Parameters: TypeAlias = str | Mapping[str, object]
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The options of `gbatch`, with `_` for `-`. None: the default."""
+'''
 
 
 def spelled(option: Option) -> str:
@@ -88,6 +120,25 @@ def modules() -> str:
     return "\n".join(lines)
 
 
+def keywords() -> str:
+    """The module with the types of the keyword arguments of `gflow.submit`."""
+    lines = [KEYWORDS_HEAD]
+    for option in JOB + CAPTURE:
+        kind = ONE.get(option.kind) or (SEVERAL if option.many else "str")
+        lines += [f"    {option.name.replace('-', '_')}: {kind} | None", docstring(option.help)]
+        for alias in option.aliases:
+            if len(alias) > 1:
+                lines += [f"    {alias.replace('-', '_')}: {kind} | None", f'    """Same as {option.name}."""']
+    return "\n".join(lines) + "\n"
+
+
+def docstring(text: str) -> str:
+    """A docstring of a field, wrapped."""
+    lines = textwrap.wrap(text[0].upper() + text[1:] + ".", 96)
+    end = "" if len(lines) == 1 else "\n    "
+    return '    """' + "\n    ".join(lines) + end + '"""'
+
+
 def first_sentence(path: Path) -> str:
     docstring = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
     return " ".join(docstring.split()).replace("|", "\\|")
@@ -95,4 +146,5 @@ def first_sentence(path: Path) -> str:
 
 if __name__ == "__main__":
     TARGET.write_text(reference())
+    KEYWORDS.write_text(keywords())
     MODULES.write_text(modules())

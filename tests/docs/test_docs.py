@@ -99,6 +99,7 @@ def test_reference_matches_the_tables() -> None:
     generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
     assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
+    assert generator["KEYWORDS"].read_text() == generator["keywords"](), "run make docs"
 
 
 def test_make_demo_needs_no_test_tools(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 from gflow.client import hot_path, http
 from gflow.client.retry import PATIENCE_S
@@ -13,16 +13,17 @@ from gflow.errors import Unreachable
 from gflow.library import jobs as plain
 from gflow.library.job import Job, JobFailed, JobList, ListedJob
 from gflow.library.jobs import Command
+from gflow.library.submit_keywords import SubmitKeywords
 
 PAUSE_S = 0.1
 
 
-async def submit(command: Command, **options: Any) -> Job:
+async def submit(command: Command, **options: Unpack[SubmitKeywords]) -> Job:
     """As `gflow.submit`."""
     return await asyncio.to_thread(lambda: plain.submit(command, **options))
 
 
-async def sweep(command: Command, **options: Any) -> list[Job]:
+async def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> list[Job]:
     """As `gflow.sweep`."""
     return await asyncio.to_thread(lambda: plain.sweep(command, **options))
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from gflow.client.stream import events
 from gflow.client.wait import wait_for
@@ -23,6 +23,7 @@ from gflow.job_states import END_EVENTS, JobState
 from gflow.library.calls import MAP, each, new_folder, take_outcome, write_call, write_map
 from gflow.library.job import Job, JobFailed
 from gflow.library.jobs import submit
+from gflow.library.submit_keywords import SubmitKeywords
 
 T = TypeVar("T")
 STARTED = JobState.RUNNING.row.event
@@ -60,10 +61,10 @@ class Executor(FuturesExecutor):
     ...     print(future.result())
     """
 
-    def __init__(self, max_workers: int | None = None, **options: Any) -> None:
+    def __init__(self, max_workers: int | None = None, **options: Unpack[SubmitKeywords]) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
-        self._options = options
+        self._options = dict[str, Any](options)
         self._most = max_workers
         self._lock = threading.Lock()
         self._active: dict[str, Call] = {}
@@ -247,7 +248,10 @@ class Executor(FuturesExecutor):
 
 
 def map(
-    fn: Callable[..., T], *iterables: Iterable[Any], max_workers: int | None = None, **options: Any
+    fn: Callable[..., T],
+    *iterables: Iterable[Any],
+    max_workers: int | None = None,
+    **options: Unpack[SubmitKeywords],
 ) -> list[T]:
     """Apply the function to all items, each as a job: `gflow.map(train, [0.1, 0.01], gpus=1)`."""
     with Executor(max_workers, **options) as executor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 from gflow.client import hot_path, http
 from gflow.client.request_builder import describe
@@ -14,6 +15,7 @@ from gflow.errors import UsageError
 from gflow.library.job import Job as Job
 from gflow.library.job import JobFailed as JobFailed
 from gflow.library.job import JobList, ListedJob, deliver, read_options
+from gflow.library.submit_keywords import SubmitKeywords
 from gflow.options.job_options import CAPTURE, JOB
 
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -21,7 +23,7 @@ Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SEVERAL = ("param", "param_file")
 
 
-def submit(command: Command, **options: Any) -> Job:
+def submit(command: Command, **options: Unpack[SubmitKeywords]) -> Job:
     """Submit one job; options are those of `gbatch`: `submit("python train.py", gpus=1, time="2:00:00")`.
 
     A string is used like the single argument of `gbatch`: a script, a line for bash, or a program. A list
@@ -33,9 +35,9 @@ def submit(command: Command, **options: Any) -> Job:
     return job
 
 
-def sweep(command: Command, **options: Any) -> JobList[Job]:
+def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> JobList[Job]:
     """Submit the jobs of a sweep: `sweep("python train.py --lr {lr}", param={"lr": [0.1, 0.01]})`."""
-    return submit_description(description(command, options))
+    return submit_description(description(command, dict[str, Any](options)))
 
 
 def submit_description(job: str) -> JobList[Job]:
@@ -81,3 +83,21 @@ def wait(jobs: Iterable[Job], timeout: float | None = None) -> JobList[ListedJob
     end = None if timeout is None else time.monotonic() + timeout
     found = (wait_for(job.id, None if end is None else max(0.0, end - time.monotonic())) for job in jobs)
     return JobList(map(ListedJob, found))
+
+
+def spell_keywords(function: Callable[..., Any]) -> None:
+    """Put the options into the signature, from which IPython completes keywords. It does not read types."""
+    import inspect
+
+    shown = inspect.signature(function)
+    first = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in SubmitKeywords.__annotations__.items()
+    ]
+    function.__signature__ = shown.replace(parameters=[*first, *named])  # type: ignore[attr-defined]
+
+
+if "IPython" in sys.modules:
+    for with_options in (submit, sweep):
+        spell_keywords(with_options)

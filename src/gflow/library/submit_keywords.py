@@ -1,0 +1,182 @@
+"""The keyword arguments of `gflow.submit`, for editors and type checkers.
+
+Written by `make docs` from the table of job options; edit that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypedDict
+
+from gflow.library.job import Job
+
+Path: TypeAlias = str | os.PathLike[str]
+Parent: TypeAlias = int | str | Job
+Parents: TypeAlias = Parent | Sequence[Parent]
+Parameters: TypeAlias = str | Mapping[str, object]
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The options of `gbatch`, with `_` for `-`. None: the default."""
+
+    gpus: int | str | None
+    """Number of whole, unshared GPUs (default 0)."""
+    gpu_memory: int | str | None
+    """Memory needed on each GPU: 20G, 512M (a bare number is MB), or auto: taken from earlier runs."""
+    max_gpu_mem: int | str | None
+    """Same as gpu-memory."""
+    max_gpu_memory: int | str | None
+    """Same as gpu-memory."""
+    gpu_memory_limit: int | str | None
+    """Same as gpu-memory."""
+    fit: Path | None
+    """File with the prediction of gflow plan or gflow fit; --gpu-memory auto uses its value."""
+    gpu_type: str | None
+    """Only GPUs whose model name contains this text: A100."""
+    shared: bool | None
+    """Share the GPUs with other shared jobs; needs --gpu-memory."""
+    cpus: int | str | None
+    """CPU slots (default 1 without GPUs, 0 with)."""
+    cpus_per_task: int | str | None
+    """Same as cpus."""
+    memory: int | str | None
+    """Host memory: 16G, 1.5G, 512M (a bare number is MB)."""
+    mem: int | str | None
+    """Same as memory."""
+    max_mem: int | str | None
+    """Same as memory."""
+    max_memory: int | str | None
+    """Same as memory."""
+    memory_limit: int | str | None
+    """Same as memory."""
+    time: int | str | None
+    """Stop the job after this long: 30 (minutes), 5:30, 4:00:00, 1-02:00:00."""
+    time_limit: int | str | None
+    """Same as time."""
+    timelimit: int | str | None
+    """Same as time."""
+    stop_if_idle: int | str | None
+    """Stop the job when it has used none of its GPUs for this long: 30 (minutes), 4:00:00."""
+    allow_unsatisfiable: bool | None
+    """Queue the job even if this machine could never run it."""
+    on: str | None
+    """Where the job runs: local, slurm, or a target of gflow.toml (default: the setting
+    default_target, else local).
+    """
+    overflow: str | None
+    """Cluster to which the job goes if it cannot start here soon enough: slurm, or a target of
+    gflow.toml.
+    """
+    overflow_after: int | str | None
+    """Longest acceptable wait here before --overflow: 30 (minutes) or 1:00:00 (default: the target's
+    overflow_after_secs, 600).
+    """
+    nodes: int | str | None
+    """Number of cluster nodes, each with --gpus GPUs and --cpus CPUs (default 1)."""
+    shape: str | None
+    """Nodes and GPUs per node: n4_gpu1 is --nodes 4 --gpus 1; or the name of a shape in gflow.toml,
+    [shapes.NAME].
+    """
+    partition: str | None
+    """Slurm partition; separate several by commas."""
+    qos: str | None
+    """Slurm quality of service."""
+    constraint: str | None
+    """Features that the Slurm nodes must have."""
+    reservation: str | None
+    """Slurm reservation."""
+    exclusive: bool | None
+    """Use whole cluster nodes, not shared with other jobs."""
+    race: str | Sequence[str] | None
+    """Shapes to try at once, on Slurm or here; the job runs in the first that can start:
+    local:n1_gpu2,n4_gpu1.
+    """
+    effective_batch: int | str | None
+    """Samples per training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)."""
+    slurm: str | Sequence[str] | None
+    """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
+    name: str | None
+    """Name of the job (default job-<id>); in a sweep a template such as 'run_{lr}'."""
+    job_name: str | None
+    """Same as name."""
+    name_template: str | None
+    """Same as name."""
+    project: str | None
+    """Project the job belongs to."""
+    comment: str | None
+    """Comment, shown by gjob show."""
+    depends_on: Parents | None
+    """Start after this job has succeeded: an id, @ (my latest), @~N (N before it); separate several by
+    commas.
+    """
+    depends_on_all: Parents | None
+    """Same as depends-on."""
+    depends_on_any: Parents | None
+    """Start after one of these jobs has succeeded."""
+    no_auto_cancel: bool | None
+    """Keep the job waiting when a job it depends on fails."""
+    begin: str | None
+    """Earliest start: 20:00, 2026-12-24T08:00, now+2h (a bare number is minutes)."""
+    hold: bool | None
+    """Submit the job on hold; gjob release releases it."""
+    priority: int | str | None
+    """0 to 255, higher starts sooner (default 10)."""
+    preemptible: bool | None
+    """Allow the job to be stopped and requeued when a job of higher priority, or one that is not
+    preemptible, needs its GPUs.
+    """
+    array: int | str | None
+    """Run the job as an array of tasks: 1-10, 0-90:10, 1,3,5-7; append %4 to run at most 4 at once."""
+    param: Parameters | None
+    """Sweep parameter: lr=0.1,0.01 or seed=1:5 or x=0:1:0.25; may be repeated; {lr} in the command is
+    replaced by the value.
+    """
+    max_concurrent: int | str | None
+    """Run at most N of these jobs (or tasks) at once."""
+    max_retries: int | str | None
+    """Retry a failed job up to N times."""
+    retry_on: str | Sequence[str] | None
+    """Which failures are retried (with --max-retries): oom, timeout, exit:75, signal:9, lost, start,
+    failed, any (default failed).
+    """
+    retry_delay: int | str | None
+    """Delay before the first retry in seconds or 1:30, doubled each time up to an hour (default 10)."""
+    requeue: bool | None
+    """Requeue the job when it reaches its time limit, the machine restarts, or it exits with code 75."""
+    resume_args: str | None
+    """Arguments added to the command from the second attempt on: '--ckpt_path {latest}'; {latest:DIR}
+    looks in DIR.
+    """
+    signal: str | None
+    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it."""
+    grace: int | str | None
+    """Time between TERM and KILL when the job is stopped, in seconds or 1:30 (default 30)."""
+    venv: Path | None
+    """Activate this Python virtual environment."""
+    conda_env: Path | None
+    """Activate this conda environment (name or directory)."""
+    output: Path | None
+    """File for standard output: %j job, %x name, %A array, %a task, %u user, %h host."""
+    error: Path | None
+    """File for standard error (default: the same as --output)."""
+    pty: bool | None
+    """Run the job in a terminal, for grun and gjob attach."""
+    notify_email: str | Sequence[str] | None
+    """Email address to notify about the job; may be repeated (needs notifications.emails in
+    gflow.toml).
+    """
+    notify_on: str | Sequence[str] | None
+    """Events to notify about: job_started, job_failed, … (default: job_completed, _failed, _timeout,
+    _cancelled).
+    """
+    chdir: Path | None
+    """Run in this directory (default: the current one)."""
+    export: str | None
+    """Environment to pass to the job: ALL (default), NONE, or A,B=c."""
+    config: Path | None
+    """Configuration file of the job (YAML, TOML, JSON), exported as GFLOW_CONFIG; options are read
+    from its key gflow.
+    """
+    param_file: Path | None
+    """Sweep from a CSV file: a header, then one job per row."""
