@@ -5,12 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from gflow.cli.tools.fit_model import recipe_of as recipe_of_command
 from gflow.errors import UsageError
+from gflow.fit import estimate, estimate_serving
+from gflow.ml.fit import formula, serving
 from gflow.ml.fit.estimate import NeedsTorch, record
 from gflow.ml.fit.models.hf_config import read
-from gflow.ml.fit.recipe import Recipe, optimizer
+from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
+from gflow.options.commands.fit_options import MODEL, OPTIONS, RECIPE, SERVING
+from gflow.options.parse import parse
 
 
 def test_optimizer_names_are_recognised():
@@ -78,3 +84,106 @@ def test_quantised_weights_need_adapters():
         Recipe(quantize=4)
     with pytest.raises(UsageError, match="3 bit"):
         Recipe(quantize=3, lora=8)
+
+
+# Each training option of the command line: its value there, and values that mean the same in Python.
+SAME = {
+    "batch": ("8", [8, "8"]),
+    "seq": ("64", [64]),
+    "target-seq": ("16", [16]),
+    "image": ("224", [224]),
+    "precision": ("bf16-pure", ["bf16-pure"]),
+    "optimizer": ("sgd:momentum=0.9", ["sgd:momentum=0.9", "SGD:momentum=0.9"]),
+    "accumulate": ("4", [4]),
+    "checkpointing": (None, [True]),
+    "clip": ("1.0", [1.0, 1, "1.0"]),
+    "attn": ("eager", ["eager"]),
+    "lora": ("16", [16]),
+    "quantize": ("4", [4]),
+    "channels-last": (None, [True]),
+}
+FIELDS = {"seq": "sequence", "target-seq": "target", "attn": "attention"}
+# Options about the GPU, the chart and the output of the command.
+COMMAND_ONLY = {"cap", "largest", "chart", "plot", "infer", "json", "help", "version"}
+
+
+def test_every_option_of_the_command_is_a_keyword_or_known_not_to_be():
+    assert set(SAME) == {option.name for option in RECIPE}
+    keywords = {*SAME, *(option.name for option in (*MODEL, *SERVING)), "gpu"}
+    assert keywords | COMMAND_ONLY == {option.name for option in OPTIONS}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_an_option_means_the_same_in_python(name):
+    typed, values = SAME[name]
+    more = ["--lora=8"] if name == "quantize" else []
+    words = [f"--{name}" if typed is None else f"--{name}={typed}", *more]
+    expected = recipe_of_command(parse(words, RECIPE)[0])
+    assert expected != Recipe()
+    for value in values:
+        for keyword in (name, name.replace("-", "_"), FIELDS.get(name, name)):
+            assert recipe_of({keyword: value, **({"lora": 8} if more else {})}) == expected, keyword
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch", 0),
+        ("seq", 1 << 30),
+        ("image", 1 << 15),
+        ("lora", -1),
+        ("precision", "fp64"),
+        ("optimizer", "adamm"),
+        ("attn", "flash"),
+        ("clip", "much"),
+        ("clip", "0"),
+        ("accumulate", "2.5"),
+    ],
+)
+def test_what_the_command_refuses_is_refused_in_python(name, value):
+    said = []
+    for settings in (lambda: parse([f"--{name}={value}"], RECIPE)[0], lambda: {name: value}):
+        with pytest.raises(UsageError) as caught:
+            recipe_of(settings())
+        said.append((caught.value.message, caught.value.hint))
+    assert said[0] == said[1]
+
+
+def test_zero_and_none_are_the_default():
+    assert (
+        recipe_of({"lora": 0, "quantize": 0, "clip": None, "target": 0, "checkpointing": False}) == Recipe()
+    )
+
+
+def test_unknown_keywords_are_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="unknown option 'bach'") as caught:
+        recipe_of({"bach": 8})
+    assert caught.value.hint == "did you mean batch?"
+
+
+def test_a_recipe_takes_the_names_of_optimizers_that_people_write():
+    assert Recipe(optimizer="adamw").optimizer == "AdamW"
+    made = Recipe(optimizer="sgd:momentum=0.9", optimizer_options={"nesterov": True})
+    assert (made.optimizer, made.optimizer_options) == ("SGD", {"momentum": 0.9, "nesterov": True})
+    assert msgspec.structs.replace(made, batch=2).optimizer_options == made.optimizer_options
+
+
+def test_a_rough_estimate_from_python():
+    found = estimate(params="7B", precision="bf16-pure", seq=2048, optimizer="adamw-8bit", gpu="h200")
+    recipe = Recipe(precision="bf16-pure", sequence=2048, optimizer="AdamW8bit")
+    assert found == formula.estimate(7 * 10**9, recipe) == estimate(params=7_000_000_000, recipe=recipe)
+    with pytest.raises(UsageError, match="recipe cannot be combined with batch"):
+        estimate(params="7B", recipe=recipe, batch=2)
+    with pytest.raises(UsageError, match="cannot be combined with a model"):
+        estimate(params="7B", tv="resnet50")
+    with pytest.raises(UsageError, match="no GPU"):
+        estimate(params="7B", gpu="H2000")
+
+
+def test_serving_from_python():
+    found = estimate_serving(params="7B", bits=4, tensor_parallel=2)
+    assert found == serving.by_count(7 * 10**9, bits=4, tensor_parallel=2)
+    with pytest.raises(UsageError, match="--context must be at least 1"):
+        estimate_serving(params="7B", context=0)
+    with pytest.raises(UsageError, match="which model"):
+        estimate_serving(bits=4)

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from gflow.ml.fit.estimate import estimate
 from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.serving import estimate_serving
 
-__all__ = ["Recipe", "estimate"]
+__all__ = ["Recipe", "estimate", "estimate_serving"]

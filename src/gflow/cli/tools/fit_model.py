@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.errors import UsageError
+from gflow.options.commands.fit_options import RECIPE
 
 
 def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
@@ -38,18 +38,7 @@ def trace_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
 
 def recipe_of(values: dict[str, Any]) -> Any:
     """The recipe that the options describe."""
-    from gflow.ml.fit.recipe import Recipe, optimizer
+    from gflow.ml.fit import recipe
 
-    names = {"batch": "batch", "seq": "sequence", "target-seq": "target", "image": "image",
-             "precision": "precision", "accumulate": "accumulate", "checkpointing": "checkpointing",
-             "attn": "attention", "lora": "lora", "quantize": "quantize",
-             "channels-last": "channels_last"}  # fmt: skip
-    settings = {field: values[name] for name, field in names.items() if name in values}
-    if "optimizer" in values:
-        settings["optimizer"], settings["optimizer_options"] = optimizer(values["optimizer"])
-    if "clip" in values:
-        try:
-            settings["clip"] = float(values["clip"])
-        except ValueError:
-            raise UsageError(f"--clip takes a number, not {values['clip']!a}", hint="--clip 1.0") from None
-    return Recipe(**settings)
+    names = {option.name for option in RECIPE}
+    return recipe.recipe_of({name: value for name, value in values.items() if name in names})

@@ -6,27 +6,13 @@ import json
 import sys
 from typing import Any
 
-from gflow.errors import UsageError
-
 
 def serve(values: dict[str, Any]) -> int:
-    from gflow.ml.fit import formula, serving
+    from gflow.ml.fit.serving import OPTIONS, estimate_serving
 
-    names = {
-        "bits": "bits",
-        "context": "context",
-        "concurrency": "concurrency",
-        "tensor-parallel": "tensor_parallel",
-    }
-    settings = {field: values[name] for name, field in names.items() if name in values}
-    if "params" in values:
-        found = serving.by_count(formula.count(values["params"]), **settings)
-    elif "hf" in values:
-        from gflow.ml.fit.models.hf_config import read
-
-        found = serving.by_config(read(values["hf"]), **settings)
-    else:
-        raise UsageError("which model is to be served?", hint="--hf config.json, or --params 7B")
+    named = {name.replace("-", "_"): value for name, value in values.items()}
+    settings = {name: value for name, value in named.items() if name in OPTIONS}
+    found = estimate_serving(hf=values.get("hf"), params=values.get("params"), **settings)
     if "json" in values:
         import msgspec
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import Refused, UsageError
+from gflow.ml.fit.catalogue import find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
-from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.recipe import Recipe, recipe_of
 from gflow.ml.fit.report import Estimate, evaluate
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def estimate(
     hf: str | dict[str, Any] | None = None,
     tv: str | None = None,
     py: Any = None,
+    params: str | int | None = None,
     task: str = "",
+    gpu: str = "",
     recipe: Recipe | None = None,
     card: Architecture = HOPPER,
     **settings: Any,
@@ -37,10 +40,28 @@ def estimate(
     """Predict the memory of training a model by running its steps on a fake CUDA device.
 
     `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
-    `py`: `module:callable` or the callable itself. Settings are those of `Recipe`.
+    `py`: `module:callable` or the callable itself. `params`: a number of parameters, `7B`, for a rough
+    estimate. `gpu`: a GPU of the catalogue. Settings are the options of `gflow fit` with `_` for `-`
+    (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`.
     """
-    trace = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
-    return evaluate(trace, card)
+    if recipe is not None and settings:
+        raise UsageError(
+            f"recipe cannot be combined with {next(iter(settings))}", hint="put it into the recipe"
+        )
+    recipe = recipe or recipe_of(settings)
+    if gpu:
+        card = find_gpu(gpu).card
+    if params is not None:
+        return _by_formula(params, {"hf": hf, "tv": tv, "py": py}, recipe)
+    return evaluate(record(hf=hf, tv=tv, py=py, task=task, recipe=recipe, card=card), card)
+
+
+def _by_formula(params: str | int, models: dict[str, Any], recipe: Recipe) -> Estimate:
+    from gflow.ml.fit import formula
+
+    if any(model is not None for model in models.values()):
+        raise UsageError("--params cannot be combined with a model or --largest")
+    return formula.estimate(formula.count(str(params)), recipe)
 
 
 def record(

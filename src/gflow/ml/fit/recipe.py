@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from gflow.errors import UsageError, did_you_mean
+from gflow.errors import UsageError, did_you_mean, unknown
+from gflow.options.commands.fit_options import RECIPE
+from gflow.options.values import read
 
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure", "fp16-pure")
 ATTENTION = ("sdpa", "eager")
@@ -45,6 +48,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 3
 
     def __post_init__(self) -> None:
+        kind, options = optimizer(self.optimizer)
+        msgspec.structs.force_setattr(self, "optimizer", kind)
+        msgspec.structs.force_setattr(self, "optimizer_options", options | self.optimizer_options)
         _among("precision", self.precision, PRECISIONS)
         _among("attention", self.attention, ATTENTION)
         _within("batch", self.batch, MOST_BATCH)
@@ -56,6 +62,39 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("quantised weights cannot be trained", hint="put adapters on them: --lora 16")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"gradients cannot be clipped to {self.clip}", hint="--clip 1.0")
+
+
+# Fields of a recipe that have another name than their option.
+RENAMED = {"seq": "sequence", "target_seq": "target", "attn": "attention"}
+OPTIONS = {RENAMED.get(name, name): option for option in RECIPE for name in [option.name.replace("-", "_")]}
+
+
+def recipe_of(settings: Mapping[str, Any]) -> Recipe:
+    """The recipe of options by name (`target-seq`, `target_seq`) or field, read as `gflow fit` reads them."""
+    fields: dict[str, Any] = {}
+    for name, value in settings.items():
+        spelled = name.replace("-", "_")
+        field = RENAMED.get(spelled, spelled)
+        if field not in Recipe.__struct_fields__:
+            raise unknown("option", name, [*RENAMED, *Recipe.__struct_fields__])
+        fields[field] = _read(field, value)
+    return Recipe(**{field: value for field, value in fields.items() if value is not None})
+
+
+def _read(field: str, value: Any) -> Any:
+    """The value of a field, checked by the table of options; None: the default."""
+    if value is None or value == getattr(DEFAULTS, field):
+        return None
+    if field == "clip":
+        return _norm(value)
+    return read(OPTIONS[field], value) if field in OPTIONS else value
+
+
+def _norm(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"--clip takes a number, not {value!a}", hint="--clip 1.0") from None
 
 
 def optimizer(name: str) -> tuple[str, dict[str, Any]]:
@@ -109,3 +148,6 @@ def _among(what: str, value: str, known: tuple[str, ...]) -> None:
 def _within(what: str, value: int, most: int) -> None:
     if not 1 <= value <= most:
         raise UsageError(f"a {what} of {value} is not possible", hint=f"from 1 to {most}")
+
+
+DEFAULTS = Recipe()

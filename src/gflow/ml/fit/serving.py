@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
-from gflow.errors import UsageError
+from gflow.errors import UsageError, unknown
 from gflow.ml.fit import formula
 from gflow.ml.fit.cuda.architectures import HOPPER
+from gflow.ml.fit.models import hf_config
+from gflow.options.commands.fit_options import SERVING
+from gflow.options.values import read
 
 BITS = (16, 8, 4)
+OPTIONS = {option.name.replace("-", "_"): option for option in SERVING if option.name != "infer"}
 # Overhead of scales and zero points: about half a byte per 32 weights.
 QUANTISED = 1.06
 
@@ -59,6 +63,26 @@ def serve(
         total_params=parameters,
         confidence=confidence,
     )
+
+
+def estimate_serving(
+    *, hf: str | dict[str, Any] | None = None, params: str | int | None = None, **settings: Any
+) -> Serving:
+    """Predict the memory of serving a model: `estimate_serving(params="7B", bits=4, context=8192)`.
+
+    `hf`: a config.json, its folder, or the configuration as a dictionary. Settings are the options of
+    `gflow fit --infer`: bits, context, concurrency, tensor_parallel.
+    """
+    chosen = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    for name, value in chosen.items():
+        if name not in OPTIONS:
+            raise unknown("option", name, OPTIONS)
+        chosen[name] = read(OPTIONS[name], value)
+    if params is not None:
+        return by_count(formula.count(str(params)), **chosen)
+    if hf is None:
+        raise UsageError("which model is to be served?", hint="--hf config.json, or --params 7B")
+    return by_config(hf_config.read(hf) if isinstance(hf, str) else hf, **chosen)
 
 
 def by_count(parameters: int, **settings: Any) -> Serving:

@@ -26,7 +26,7 @@ from gflow.ml.fit.estimate import record
 from gflow.ml.fit.fits import largest_batch
 from gflow.ml.fit.models.user_model import loss as loss_of
 from gflow.ml.fit.models.workload import weight_dtype
-from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.recipe import Recipe, recipe_of
 from gflow.ml.fit.sharding import Shaping, Sharing, extras
 from gflow.ml.fit.training import NARROW
 from gflow.ml.train.batch_search import Trial, search
@@ -72,7 +72,7 @@ def find_batch_size(
     usable = int((free + torch.cuda.memory_reserved(device)) * (1 - margin))
     if cap_bytes:  # no margin: the memory above the cap stays free
         usable = min(usable, cap_bytes)
-    recipe = Recipe(**{"steps": steps, **settings})
+    recipe = recipe_of({"steps": steps, **settings})
     name = _cache_key(make, recipe, device, usable, multiple)
     cached = _read_cache(cache, name)
     if cached is None:
