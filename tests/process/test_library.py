@@ -195,6 +195,20 @@ def test_an_ended_job_is_requested_once(lab: Box) -> None:
     assert said == ["Finished", 0, True]
 
 
+def test_a_listing_of_all_jobs_has_the_progress_of_running_ones(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        code = "from gflow import train; import time; train.report(4, steps=8); time.sleep(60)"
+        job = gflow.submit([sys.executable, "-c", code])
+        while not job.progress:
+            time.sleep(0.05)
+        print(json.dumps([gflow.jobs(all=every)[0]["progress"]["percent"] for every in (False, True)]))
+        """,
+    )
+    assert said == [50, 50]
+
+
 def test_a_sweep_and_its_logs_as_they_come(lab: Box) -> None:
     said = program(
         lab,
