@@ -209,6 +209,35 @@ def test_a_listing_of_all_jobs_has_the_progress_of_running_ones(lab: Box) -> Non
     assert said == [50, 50]
 
 
+def test_a_wait_shows_its_progress(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        import io
+        sys.stderr = shown = io.StringIO()
+        jobs = gflow.sweep("sleep {s}; exit {s}", param={"s": [0, 1]})
+        final = gflow.wait(jobs, timeout=60, progress=True)
+        array = gflow.submit("true", array="1-3").wait(60, progress=True)
+        code = "from gflow import train; import time; train.report(4, steps=8, loss=0.5); time.sleep(2.5)"
+        gflow.submit([sys.executable, "-c", code]).result(60, progress=True)
+        try:
+            gflow.submit("sleep 60").wait(0.5, progress=True)
+        except TimeoutError as error:
+            late = str(error)
+        try:
+            gflow.Job(999).wait(progress=True)
+        except gflow.NotFound as error:
+            missing = str(error)
+        print(json.dumps([[job["exit_code"] for job in final], array.state, shown.getvalue(), late, missing]))
+        """,
+    )
+    codes, array, shown, late, missing = said
+    assert codes == [0, 1] and array == "Finished"
+    assert f"[{'=' * 20}] 2 of 2 ended (1 Failed)\n" in shown
+    assert f"[{' ' * 20}] 0 of 1 ended, 1 Running, step 4/8, 50 %, loss 0.5" in shown
+    assert "has not ended yet" in late and missing == "there is no job 999"
+
+
 def test_a_sweep_and_its_logs_as_they_come(lab: Box) -> None:
     said = program(
         lab,

@@ -123,17 +123,28 @@ class Job:
 
     # ------------------------------------------------------------ waiting
 
-    def wait(self, timeout: float | None = None) -> Job:
-        """Wait for the end of the job. Raises TimeoutError after `timeout` seconds; the job continues."""
-        self._keep(wait_for(self.id, timeout))
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> Job:
+        """Wait for the end of the job. Raises TimeoutError after `timeout` seconds; the job continues.
+
+        With `progress`, a line on the terminal or a table in the notebook shows how far it is.
+        """
+        self._wait(timeout, progress)
         return self
 
-    def result(self, timeout: float | None = None) -> dict[str, Any]:
+    def result(self, timeout: float | None = None, *, progress: bool = False) -> dict[str, Any]:
         """Wait for the job to succeed; returns its final state. Raises JobFailed if it did not succeed."""
-        final = self._keep(wait_for(self.id, timeout))
+        final = self._wait(timeout, progress)
         if final["state"] != "Finished":
             raise JobFailed(final)
         return final
+
+    def _wait(self, timeout: float | None, progress: bool) -> dict[str, Any]:
+        if not progress:
+            return self._keep(wait_for(self.id, timeout))
+        from gflow.library.wait_display import wait_showing
+
+        (final,) = wait_showing([self.id], timeout)
+        return self._keep(final)
 
     # ------------------------------------------------------------ output
 

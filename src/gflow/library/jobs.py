@@ -78,8 +78,15 @@ def jobs(
     return JobList(map(ListedJob, found["jobs"]))
 
 
-def wait(jobs: Iterable[Job], timeout: float | None = None) -> JobList[ListedJob]:
-    """Wait for the end of all these jobs; returns their final states."""
+def wait(jobs: Iterable[Job], timeout: float | None = None, *, progress: bool = False) -> JobList[ListedJob]:
+    """Wait for the end of all these jobs; returns their final states.
+
+    With `progress`, a line on the terminal or a table in the notebook shows how many have ended.
+    """
+    if progress:
+        from gflow.library.wait_display import wait_showing
+
+        return JobList(map(ListedJob, wait_showing([job.id for job in jobs], timeout)))
     end = None if timeout is None else time.monotonic() + timeout
     found = (wait_for(job.id, None if end is None else max(0.0, end - time.monotonic())) for job in jobs)
     return JobList(map(ListedJob, found))
