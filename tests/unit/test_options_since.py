@@ -28,6 +28,14 @@ AT = NOW.timestamp()
         ("2026-03-01T08:15:00Z", datetime(2026, 3, 1, 8, 15, tzinfo=UTC).timestamp()),
         ("2026-03-01t08:15+02:00", datetime(2026, 3, 1, 6, 15, tzinfo=UTC).timestamp()),
         ("999999w", 0.0),
+        ("1d12h", AT - 36 * 3600),
+        ("10 minutes ago", AT - 600),
+        ("2 hours 30 minutes ago", AT - 9000),
+        ("2h ago", AT - 7200),
+        ("14:00", datetime(2026, 3, 29, 14).timestamp()),
+        ("9:05:10", datetime(2026, 3, 29, 9, 5, 10).timestamp()),
+        ("14:30", AT),
+        ("20:00", datetime(2026, 3, 28, 20).timestamp()),  # the latest one: yesterday
     ],
 )
 def test_since_is_parsed(text, seconds):
@@ -60,7 +68,10 @@ def test_the_day_begins_where_the_caller_is(monkeypatch):
         "1.5h",
         "now",
         "+30",
-        "20:00",
+        "25:00",
+        "ago",
+        "10 minutes hence",
+        "1-02:00:00",
         "2026-13-01",
         "tomorrow",
         "1" * 13,

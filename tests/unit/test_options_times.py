@@ -40,6 +40,12 @@ def test_the_zone_is_what_the_tests_think():
         ("+2d", 2 * 86400),
         ("now+1w", 7 * 86400),
         (" now+2h ", 7200),
+        ("now+2h30m", 9000),
+        ("now+1hour", 3600),
+        ("now+1:30:00", 5400),
+        ("now+1-02:00:00", 93600),
+        ("2h", 7200),
+        ("10", 600),
     ],
 )
 def test_relative_times(text, seconds):
@@ -123,6 +129,7 @@ def test_tomorrow_is_the_next_day_whatever_its_length(now, text, when):
         ":30",
         "2026-13-01",
         "2026-02-30",
+        "2026-12",
         "2026-12-24T25:00",
         "24.12.2026",
         "12/24",

@@ -1,3 +1,5 @@
+from datetime import datetime
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from gflow.options.values import (
     TEN_YEARS_S,
     is_job_reference,
     read,
+    read_extension,
 )
 from gflow.text.table import clock
 
@@ -28,6 +31,7 @@ GRACE = Option("grace", "seconds", "", low=0)
 MEMORY = Option("memory", "size", "", low=1)
 ARRAY = Option("array", "array", "")
 BEGIN = Option("begin", "time", "")
+SIGNAL = Option("signal", "signal", "")
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -144,6 +148,17 @@ def test_invalid_warning_is_refused(text):
         ("0-00:00:01", 1),
         (" 30 ", 30 * MINUTE),
         ("3660-00:00:00", TEN_YEARS_S),
+        ("2h", 2 * HOUR),
+        ("90m", 90 * MINUTE),
+        ("45s", 45),
+        ("1d", DAY),
+        ("1w", 7 * DAY),
+        ("2h30m", 2 * HOUR + 30 * MINUTE),
+        ("1d2h3m4s", DAY + 2 * HOUR + 3 * MINUTE + 4),
+        ("2H", 2 * HOUR),
+        ("90min", 90 * MINUTE),
+        ("1hour", HOUR),
+        ("2hours30minutes", 2 * HOUR + 30 * MINUTE),
     ],
 )
 def test_duration_as_text(text, seconds):
@@ -162,7 +177,15 @@ def test_duration_as_a_json_number_is_seconds():
         "abc",
         "-5",
         "+5",
-        "5m",
+        "5x",
+        "h",
+        "2h30",
+        "30m2h",
+        "2h2h",
+        "2 h",
+        "1.5h",
+        "-2h",
+        "1-2h",
         "1.5",
         "1:99:99",
         "0:60",
@@ -213,7 +236,32 @@ def test_seconds_where_a_bare_number_is_seconds(value, seconds):
     assert read(GRACE, value) == seconds
 
 
-@pytest.mark.parametrize("value", ["", "-5", "5s", "1.5", 1.5, True, "0:60", "9" * 19, "9" * 18, -1])
+@pytest.mark.parametrize("text", ["2h", "90m", "1d", "2h30m", "1:30:00", "1-02:00:00", "5:30", "1w"])
+def test_a_duration_with_a_unit_means_the_same_in_every_option(text):
+    from gflow.options.commands.gctl_options import RESERVE
+    from gflow.options.times import parse_since, parse_time
+
+    seconds = read(TIME, text)
+    durations = [option for option in (*GBATCH, *RESERVE) if option.kind in ("duration", "seconds", "change")]
+    assert len(durations) > 5
+    assert {read(option, text) for option in durations} == {seconds}
+    assert read_extension("+" + text, TIME) == seconds
+    now = datetime(2026, 11, 16, 12)
+    assert parse_time("now+" + text, now) == now.timestamp() + seconds
+    assert read(SIGNAL, f"USR1@{text}") == (10, seconds)
+    if ":" not in text:  # a clock is a time of day there
+        assert parse_since(text, now) == now.timestamp() - seconds
+        assert parse_time(text, now) == now.timestamp() + seconds
+
+
+@pytest.mark.parametrize(("option", "unit"), [("time", "minutes"), ("grace", "seconds")])
+def test_the_error_states_the_unit_of_a_plain_number(option, unit):
+    found = next(one for one in GBATCH if one.name == option)
+    assert f"30 ({unit})" in refusal(found, "soon").hint
+    assert f"({unit})" in found.help
+
+
+@pytest.mark.parametrize("value", ["", "-5", "5x", "1.5", 1.5, True, "0:60", "9" * 19, "9" * 18, -1])
 def test_seconds_that_are_none_are_refused(value):
     assert "--grace " in refusal(GRACE, value).message
 

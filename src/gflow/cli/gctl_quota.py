@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 from gflow.client import hot_path, http
@@ -11,6 +10,7 @@ from gflow.options.commands.gctl_options import QUOTA, RESERVE
 from gflow.options.job_options import Option
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
+from gflow.options.values import read
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ RESERVE_EXAMPLES = """gctl reserve create --user ann --gpus 2 --start 14:00 --du
 gctl reserve create --user ann --gpu-spec 0-1 --duration 1d
 gctl reserve list --timeline
 gctl reserve cancel 3"""
-_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+# The spans of --range.
+_SPAN = Option("range", "duration", "", low=1)
 
 
 def run(name: str, words: list[str]) -> int:
@@ -103,7 +104,7 @@ def _create(values: dict[str, Any]) -> int:
             raise UsageError(f"gctl reserve create needs --{name}", hint="see gctl reserve --help")
     if ("gpus" in values) == ("gpu-spec" in values):
         raise UsageError("how many GPUs, or which ones?", hint="--gpus 2, or --gpu-spec 0,2-3")
-    body: dict[str, Any] = {"user": values["user"], "duration_secs": _seconds(values["duration"], "duration")}
+    body: dict[str, Any] = {"user": values["user"], "duration_secs": values["duration"]}
     if "gpus" in values:
         body["gpu_count"] = values["gpus"]
     else:
@@ -139,7 +140,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _signed(text: str) -> float:
-    seconds = _seconds(text.lstrip("+-"), "range")
+    seconds = read(_SPAN, text.lstrip("+-"))
     return float(-seconds if text.startswith("-") else seconds)
 
 
@@ -149,21 +150,6 @@ def _get(values: dict[str, Any], number: str) -> int:
 
 def _cancel(values: dict[str, Any], number: str) -> int:
     return _send("DELETE", f"/reservations/{http.quote(number)}", None, values)
-
-
-def _seconds(text: str, name: str) -> int:
-    """Parse `2h30m`, or the format of time limits."""
-    found = _SPAN.fullmatch(text)
-    if found and any(found.groups()):
-        parts = [int(part or 0) for part in found.groups()]
-        seconds = parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
-    else:
-        from gflow.options.values import read
-
-        seconds = read(Option(name, "duration", "", low=1), text)
-    if not seconds:
-        raise UsageError(f"--{name} must be longer than zero")
-    return seconds
 
 
 def _send(method: str, path: str, body: dict[str, Any] | None, values: dict[str, Any]) -> int:

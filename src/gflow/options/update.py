@@ -32,7 +32,7 @@ def _changeable(option: Option) -> Option:
         return _copy(
             option,
             kind="change",
-            help=("new time limit: 4:00:00; +2h or +30 (minutes) extends the present one"),
+            help="new time limit: 4h or 30 (minutes); +2h or +30 extends the present one",
         )
     if option.name == "param":
         return _copy(option, help="new value for a sweep parameter: lr=0.1; may be repeated")

@@ -49,14 +49,19 @@ def read_count(value: Any, option: Option) -> int:
     return number
 
 
-def read_duration(value: Any, option: Option) -> int:
-    """Seconds. Text is `MM`, `MM:SS`, `HH:MM:SS` or `D-HH:MM:SS`; a JSON number is seconds."""
-    seconds = value if type(value) is int else _duration(value) if isinstance(value, str) else None
+def read_duration(value: Any, option: Option, plain_s: int = 60) -> int:
+    """Seconds. A JSON number is seconds; a plain number in text has the unit `plain_s`."""
+    from gflow.options.durations import describe_grammar, parse_duration  # only for options of this kind
+
+    seconds = (
+        value
+        if type(value) is int
+        else parse_duration(value.strip(), plain_s)
+        if isinstance(value, str)
+        else None
+    )
     if seconds is None:
-        refuse(
-            f"--{option.name} does not understand {quote(value)}",
-            "write 30 (minutes), 5:30 (minutes:seconds), 4:00:00 or 1-02:00:00",
-        )
+        refuse(f"--{option.name} does not understand {quote(value)}", describe_grammar(plain_s))
     if option.low is not None and seconds < option.low:
         refuse(f"--{option.name} must be longer than zero, not {quote(value)}")
     if seconds > TEN_YEARS_S:
@@ -66,11 +71,7 @@ def read_duration(value: Any, option: Option) -> int:
 
 def read_extension(value: str, option: Option) -> int:
     """`+2h`, `+30` (minutes), `+1:00:00`: seconds to add."""
-    amount = value.removeprefix("+")
-    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(amount[-1:])
-    if unit and is_digits(amount[:-1]):
-        return read_duration(int(amount[:-1]) * unit, option)
-    return read_duration(amount, option)
+    return read_duration(value.removeprefix("+"), option)
 
 
 def read_change(value: Any, option: Option) -> Any:
@@ -82,10 +83,8 @@ def read_change(value: Any, option: Option) -> Any:
 
 
 def read_seconds(value: Any, option: Option) -> int:
-    """Seconds, where a bare number is seconds and not minutes."""
-    if isinstance(value, str) and is_digits(value):
-        value = int(value)
-    return read_duration(value, option)
+    """A duration where a plain number is seconds."""
+    return read_duration(value, option, plain_s=1)
 
 
 def read_size(value: Any, option: Option) -> int:
@@ -140,7 +139,7 @@ def read_time(value: Any, option: Option) -> float:
     if found is None:
         refuse(
             f"--{option.name} does not understand {quote(value)}",
-            "write 20:00, 2026-12-24T08:00, 2026-12-24, or now+2h",
+            "write 20:00, 2026-12-24T08:00, 2026-12-24, now+2h or 10 (minutes from now)",
         )
     if not 0 <= found < LAST_TIME:  # also refuses NaN
         refuse(f"--{option.name} must be between 1970 and 9998, not {quote(value)}")
@@ -148,16 +147,19 @@ def read_time(value: Any, option: Option) -> float:
 
 
 def read_signal(value: Any, option: Option) -> tuple[int, int]:
-    """`USR1@60`: a signal by name or number, and how many seconds before the end. Default 60."""
+    """`USR1@60`: a signal by name or number, and how long before the end (60 s, 2m). Default 60."""
+    from gflow.options.durations import parse_duration  # only for options of this kind
+
     if isinstance(value, (list, tuple)):
         value = "@".join(map(str, value)) if len(value) == 2 else ""
     name, _, seconds = value.partition("@") if isinstance(value, str) else ("", "", "")
     number = SIGNALS.get(name.upper().removeprefix("SIG"))
     if number is None and is_digits(name) and 1 <= int(name) <= 64:
         number = int(name)
-    if number is None or (seconds and not is_digits(seconds)):
-        refuse(f"--{option.name} does not understand {quote(value)}", "write USR1@60 or TERM@120")
-    return number, int(seconds or 60)
+    before_s = parse_duration(seconds or "60", 1)
+    if number is None or before_s is None:
+        refuse(f"--{option.name} does not understand {quote(value)}", "write USR1@60 (seconds) or TERM@2m")
+    return number, before_s
 
 
 def read_path(value: Any, option: Option) -> str:
@@ -248,26 +250,6 @@ def is_job_reference(text: str) -> bool:
         return text == "@" or (back is not None and is_digits(back))
     number, bar, task = text.partition("_")
     return is_digits(number) and (not bar or is_digits(task))
-
-
-def _duration(text: str) -> int | None:
-    days, dash, clock = text.strip().rpartition("-")
-    if dash and not is_digits(days):
-        return None
-    parts = clock.split(":")
-    if len(parts) > 3 or not all(is_digits(part) for part in parts):
-        return None
-    if dash:  # Slurm's days-hours[:minutes[:seconds]]
-        parts += ["0"] * (3 - len(parts))
-    if any(int(part) > 59 for part in parts[1:]):
-        return None
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 1:
-        numbers = [0, numbers[0], 0]
-    elif len(numbers) == 2:
-        numbers = [0, *numbers]
-    hours, minutes, seconds = numbers
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
 def _size(text: str) -> int | None:

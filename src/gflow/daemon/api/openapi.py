@@ -38,8 +38,8 @@ _JOBS = {"type": ["string", "integer", "array"], "items": {"type": ["string", "i
 KINDS: dict[str, dict[str, Any]] = {
     "flag": {"type": "boolean"},
     "count": {"type": ["integer", "string"]},
-    "duration": {"type": ["integer", "string"], "description": "seconds as a number"},
-    "seconds": {"type": ["integer", "string"], "description": "seconds as a number"},
+    "duration": {"type": ["integer", "string"], "description": "seconds as a number; text: 2h30m, 4:00:00"},
+    "seconds": {"type": ["integer", "string"], "description": "seconds as a number; text: 90, 5m, 1:30"},
     "size": {"type": ["integer", "string"], "description": "MiB as a number"},
     "need": {"type": ["integer", "string"], "description": "MiB as a number"},
     "time": {"type": ["number", "string"], "description": "seconds since 1970 as a number"},

@@ -43,7 +43,7 @@ OPTIONS = (
     Option(
         "since",
         "text",
-        "active jobs, and jobs that ended since this time: 1h, 2d, today, 2026-12-24",
+        "active jobs, and jobs that ended since this time: 2h, 14:00, today, 2026-12-24",
         metavar="TIME",
     ),
     Option(

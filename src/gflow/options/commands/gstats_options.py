@@ -10,7 +10,7 @@ OPTIONS = (
     Option(
         "since",
         "text",
-        "active jobs, and jobs that ended since this time: 1h, 7d, today, 2026-12-24 (default: all "
+        "active jobs, and jobs that ended since this time: 2h, 7d, today, 2026-12-24 (default: all "
         "stored jobs)",
         short="t",
         metavar="TIME",

@@ -42,14 +42,14 @@ OPTIONS = (
     Option(
         "stall",
         "seconds",
-        "stop the run after this time without output from any rank, in seconds or 10:00 (default: never)",
+        "stop the run after this time without output from any rank: 90 (seconds) or 10m (default: never)",
         metavar="T",
         low=1,
     ),
     Option(
         "grace",
         "seconds",
-        "time between a stop request and KILL, in seconds or 1:30 (default 60, or --grace of the job)",
+        "time between a stop request and KILL: 90 (seconds) or 5m (default 60, or --grace of the job)",
         metavar="S",
         low=0,
     ),

@@ -13,7 +13,7 @@ OPTIONS = (
     Option(
         "seconds",
         "seconds",
-        "measuring time of each run, in seconds or 1:30 (default 20)",
+        "measuring time of each run, 20 (seconds) or 2m (default 20)",
         metavar="T",
         low=1,
     ),
