@@ -92,6 +92,16 @@ def test_only_slurm_scripts_get_slurm_variables(daemon: Box) -> None:
         ),
         ("A=1 nosuch", "A=1 is a shell builtin or shell syntax", "quote the whole line: gbatch 'A=1 nosuch'"),
         (
+            "'python3 train.py' --gpus 1 --name 'my run'",
+            "python3 train.py is a shell builtin or shell syntax",
+            "options stand before the command: gbatch --gpus 1 --name 'my run' 'python3 train.py'",
+        ),
+        (
+            "'python3 train.py' --lr 1",
+            "python3 train.py is a shell builtin or shell syntax",
+            "quote the whole line: gbatch 'python3 train.py --lr 1'",
+        ),
+        (
             "train.py",
             "train.py has no #! line",
             "gbatch python3 train.py, or #!/usr/bin/env python3",

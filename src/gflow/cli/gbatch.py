@@ -51,7 +51,10 @@ def run(words: list[str]) -> int:
         from gflow.cli.main import version
 
         return version("gbatch")
-    body = hot_path.submission(os.urandom(16).hex(), describe(values, command))
+    job = describe(values, command)
+    if any(word.startswith("--gpus") for word in command[1:]):
+        hot_path.note_options_of_command(json.loads(job)["options"], command)
+    body = hot_path.submission(os.urandom(16).hex(), job)
     return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
 
 

@@ -49,10 +49,23 @@ def submit(words: list[str]) -> int | None:
         return None
     if not is_plain(command):
         return None
+    note_options_of_command(values, command)
     token = posix.urandom(16).hex()
     body = submission(token, job_body(values, command))
     status, headers, answer = deliver(body, target(values))
     return show(status, headers, answer)
+
+
+def note_options_of_command(values: dict[str, Any], command: list[str]) -> None:
+    """Note on a terminal that --gpus after the command is passed to it, if the job asks for no GPU."""
+    for at, word in enumerate(command):
+        if word.startswith("--gpus") and word[6:7] in ("", "="):
+            if posix.isatty(2) and not values.keys() & {"gpus", "shape", "race"}:
+                given = word if word[6:] else " ".join(command[at : at + 2])
+                program = command[0].rpartition("/")[2]
+                text = f"{given} goes to {program}; the job asks for no GPU. Put options before the command."
+                write(2, f"gbatch: {text}\n".encode(errors="replace"))
+            return
 
 
 def target(values: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ from gflow.client import hot_path
 from gflow.client.capture import capture, read_file, resolve
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
+from gflow.options.job_options import GBATCH
+from gflow.options.parse import parse
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
@@ -72,10 +74,29 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
     if "/" in word:
         raise UsageError(f"there is no file {shown}")
     if word in SHELL_WORDS or hot_path.SHELL.intersection(word):
-        line = " ".join(command)
-        hint = f"quote the whole line: gbatch '{line}'" if len(line) <= 200 and "'" not in line else ""
-        raise UsageError(f"{shown} is a shell builtin or shell syntax", hint=hint or "quote the whole line")
+        raise UsageError(f"{shown} is a shell builtin or shell syntax", hint=_quoting_hint(command))
     raise UsageError(f"{shown} is neither a file nor a program on your PATH")
+
+
+def _quoting_hint(command: list[str]) -> str:
+    """How to write a shell command line, or options that follow a quoted one."""
+    if _are_options(command[1:]):
+        line = shlex.join(command[1:]) + " " + shlex.quote(command[0])
+        return "options stand before the command: gbatch " + (line if len(line) <= 200 else "--gpus 1 '…'")
+    line = " ".join(command)
+    return (
+        f"quote the whole line: gbatch '{line}'"
+        if len(line) <= 200 and "'" not in line
+        else ("quote the whole line")
+    )
+
+
+def _are_options(words: list[str]) -> bool:
+    """Whether all words are options of gbatch and their values."""
+    try:
+        return bool(words) and not parse(words, GBATCH)[1]
+    except UsageError:
+        return False
 
 
 def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
