@@ -306,3 +306,23 @@ def test_a_wrong_configuration_is_one_sentence(box: Box, text: str, sentence: st
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (("--notify-email", "a@b.org"), "the daemon has no mail server (notifications.emails in gflow.toml)"),
+        (("--mail-user", "a@b.org", "--mail-type", "END"), "the daemon has no mail server"),
+        (("--notify-on", "job_failed"), "--notify-on (--mail-type) needs --notify-email"),
+    ],
+)
+def test_mail_that_cannot_be_sent_is_noted_at_submission(
+    daemon: Box, options: tuple[str, ...], note: str
+) -> None:
+    done = daemon.run("gbatch", *options, "true")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 1\n")
+    assert done.stderr.startswith("gbatch: no mail will be sent: ") and done.stderr.count("\n") == 1
+    assert note in done.stderr
+    assert note in daemon.run("grun", *options, "true").stderr
+    assert note in daemon.ok("gbatch", "--dry-run", *options, "true")
+    assert daemon.run("gbatch", "true").stderr == ""

@@ -60,6 +60,7 @@ def run(words: list[str]) -> int:
     status, headers, content = hot_path.deliver(body, "/jobs", "application/json")
     if status >= 400:
         raise http.refusal(headers, content, "application/json")
+    hot_path.print_note(headers, "grun")
     foreground = Foreground(str(http.parse_json(content)["jobs"][0]["id"]))
     return foreground.attach(is_detachable=is_detachable) if "pty" in values else foreground.show()
 

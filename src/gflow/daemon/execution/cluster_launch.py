@@ -145,7 +145,8 @@ def kind_of(spec: Spec) -> tuple[object, ...]:
     """The fields on which notes about a job, and Slurm's answer for it, depend."""
     fields = tuple(getattr(spec, option.field) for option in CLUSTER_OPTIONS)
     where = spec.on or spec.overflow
-    return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
+    mail = bool(spec.notify_emails), bool(spec.notify_on)
+    return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from, mail
 
 
 def _kinds(jobs: Sequence[ParsedJob], most: int = 4) -> list[ParsedJob]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gflow.config.load import Config
+from gflow.core.model import Spec
 from gflow.errors import UsageError
 from gflow.wire.events import NOTIFICATION_NAMES
 
@@ -84,6 +86,18 @@ class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
 def is_in_domain(address: str, domains: tuple[str, ...]) -> bool:
     """Whether an address is in one of these domains; True if there are no domains."""
     return not domains or address.rpartition("@")[2].lower() in {domain.lower() for domain in domains}
+
+
+def mail_note(destinations: Iterable[Destination], specs: Iterable[Spec]) -> str:
+    """A note about jobs that ask for mail which cannot be sent; empty if there are none."""
+    asked = [spec for spec in specs if spec.notify_emails or spec.notify_on]
+    if not asked:
+        return ""
+    if all(not spec.notify_emails for spec in asked):
+        return "no mail will be sent: --notify-on (--mail-type) needs --notify-email"
+    if any(isinstance(one, Mailbox) for one in destinations):
+        return ""
+    return "no mail will be sent: the daemon has no mail server (notifications.emails in gflow.toml)"
 
 
 def _digest(*parts: str) -> str:

@@ -22,6 +22,7 @@ from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_o
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note
 from gflow.daemon.loop.bulk_submission import StagedSubmission
 from gflow.daemon.loop.commands import SubmitCommand
+from gflow.daemon.notify.destinations import mail_note
 from gflow.errors import GflowError, clean_page
 from gflow.text.submissions import MOST_LINES, dry_run_head, dry_run_lines, dry_run_more, tasks_of
 from gflow.wire.answers.jobs import DryRunAnswer, planned_job
@@ -95,7 +96,8 @@ class Trial:
     @property
     def note(self) -> str:
         known = self._kinds.values()
-        return auto_memory_note(known) or local_note(known)
+        note = auto_memory_note(known) or local_note(known)
+        return "; ".join(filter(None, (note, mail_note(self.context.settings.destinations, known))))
 
 
 def _check_totals(state: State, command: SubmitCommand) -> None:

@@ -33,6 +33,7 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_auto_memory
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
+from gflow.daemon.notify.destinations import mail_note
 from gflow.errors import UsageError
 from gflow.options.update import FIXED_IN_REDO
 from gflow.store.port import address_of
@@ -80,6 +81,7 @@ async def submit(request: Request) -> Response:
         known = [job.spec for job in kinds.values()]
         note = auto_memory_note(known) or local_note(known)
         note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
+        note = "; ".join(filter(None, (note, mail_note(context.settings.destinations, known))))
         context.rate_limits.count_stored(uid, sizes[0])
         submission = context.loop.submit(command)
         keys = await (while_connected(request, submission) if command.count > PART else submission)
