@@ -82,7 +82,7 @@ def box(tmp_path_factory: Any) -> Iterator[Box]:
     made.finished(made.submit("true"))
     made.submit("--hold", "true")
     made.submit("--hold", "--array", "1-5", "true")
-    made.ok("gctl", "reserve", "create", "--user", "ann", "--gpus", "1", "--duration", "1h")
+    made.ok("gctl", "reserve", "create", "--user", "ann", "--force", "--gpus", "1", "--duration", "1h")
     yield made
     made.clean_up()
 

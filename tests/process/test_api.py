@@ -86,9 +86,14 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ("GET", "/events"): [("/events?after=0&follow=0", None)],
         ("POST", "/gpus"): [("/gpus", {"allowed_indices": [0]}), ("/gpus", {"allowed_indices": None})],
         ("POST", "/limits"): [("/limits", {"job": array, "max_concurrent": 3})],
-        ("PUT", "/quotas"): [("/quotas", {"scope": "user", "name": "ann", "max_running_gpus": 1})],
+        ("PUT", "/quotas"): [
+            ("/quotas", {"scope": "user", "name": "ann", "max_running_gpus": 1, "force": True})
+        ],
         ("POST", "/reservations"): [
-            ("/reservations", {"user": "ann", "gpu_count": 1, "start_time": 4e9, "duration_secs": 60}),
+            (
+                "/reservations",
+                {"user": "ann", "gpu_count": 1, "start_time": 4e9, "duration_secs": 60, "force": True},
+            ),
         ],
         ("GET", "/reservations/{id}"): [("/reservations/1", None)],
         ("GET", "/reservations"): [("/reservations?active=1", None), ("/reservations?timeline=1", None)],

@@ -46,8 +46,13 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/limits"): lambda job: {"job": str(job), "max_concurrent": 2},
     ("POST", "/drain"): lambda job: {"on": False},
     ("POST", "/gpus"): lambda job: {"allowed_indices": None},
-    ("PUT", "/quotas"): lambda job: {"scope": "user", "name": "zoe", "max_running_jobs": 1},
-    ("POST", "/reservations"): lambda job: {"user": "zoe", "gpu_count": 1, "duration_secs": 0.01},
+    ("PUT", "/quotas"): lambda job: {"scope": "user", "name": "zoe", "max_running_jobs": 1, "force": True},
+    ("POST", "/reservations"): lambda job: {
+        "user": "zoe",
+        "gpu_count": 1,
+        "duration_secs": 0.01,
+        "force": True,
+    },
     ("POST", "/gpu-processes/ignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/gpu-processes/unignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/backup"): lambda job: {},
@@ -97,7 +102,7 @@ def test_route_serves_exactly_the_roles_of_its_row(machine: System, route: tuple
             box = who_is(machine, OWNER if role == ROOT else role)
             body = {"id": machine.ask(box, "POST", "/tokens", {})[1]["id"]}
         if "{id}" in path:
-            later = {"user": "zoe", "gpu_count": 1, "start_time": 4e9, "duration_secs": 60}
+            later = {"user": "zoe", "gpu_count": 1, "start_time": 4e9, "duration_secs": 60, "force": True}
             kept = machine.ask(machine.box, "POST", "/reservations", later)[1]["id"]
             asked = asked.replace("{id}", str(kept))
         status, answer = machine.ask(who_is(machine, role), method, asked, body)

@@ -96,7 +96,9 @@ def test_project_quota_and_default_project_quota_hold(daemon: Box) -> None:
 
 
 def test_reserved_gpus_are_kept_for_their_owner(daemon: Box) -> None:
-    said = daemon.ok("gctl", "reserve", "create", "--user", "zoe", "--gpu-spec", "0-2", "--duration", "2h30m")
+    said = daemon.ok(
+        "gctl", "reserve", "create", "--user", "zoe", "--force", "--gpu-spec", "0-2", "--duration", "2h30m"
+    )
     assert said.startswith("Reservation 1: GPUs 0,1,2 for zoe, from ")
     assert said.endswith("for 02:30:00.\n")
     alone = daemon.submit("--gpus", "1", "sleep", "60")
@@ -120,7 +122,7 @@ def test_reserved_gpus_are_kept_for_their_owner(daemon: Box) -> None:
 
 
 def test_a_job_that_would_run_into_a_reservation_does_not_start(daemon: Box) -> None:
-    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "--start", "now+1h", "-d", "1h")
+    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "--force", "-g", "4", "--start", "now+1h", "-d", "1h")
     long = daemon.submit("--gpus", "1", "--time", "2:00:00", "sleep", "60")
     short = daemon.submit("--gpus", "1", "--time", "10", "sleep", "60")
     wait_until(lambda: daemon.job(short)["state"] == "Running")
@@ -128,7 +130,7 @@ def test_a_job_that_would_run_into_a_reservation_does_not_start(daemon: Box) -> 
 
 
 def test_a_reservation_that_ends_lets_others_start(daemon: Box) -> None:
-    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "-d", "2s")
+    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "--force", "-g", "4", "-d", "2s")
     job = daemon.submit("--gpus", "1", "true")
     assert daemon.finished(job)["state"] == "Finished"
 
@@ -139,7 +141,9 @@ def test_a_reservation_that_begins_frees_its_gpus(daemon: Box) -> None:
     stubborn = daemon.submit("--gpus", "1", "--grace", "0:01", *ignores)
     back = daemon.submit("--gpus", "1", "--requeue", "sleep", "60")
     wait_until(lambda: daemon.job(stubborn)["state"] == daemon.job(back)["state"] == "Running")
-    said = daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "--start", "now+2s", "-d", "1h")
+    said = daemon.ok(
+        "gctl", "reserve", "create", "-u", "zoe", "--force", "-g", "4", "--start", "now+2s", "-d", "1h"
+    )
     assert said.endswith(f"Jobs {stubborn}, {back} have them and will be stopped when it begins.\n")
     ended = daemon.finished(stubborn)
     assert (ended["state"], ended["reason"]) == ("Cancelled", "Reservation: GPU 0 reserved for zoe")
@@ -168,3 +172,19 @@ def test_gjob_why_names_blockers_and_alternatives(daemon: Box) -> None:
     assert "  1. JobHeldUser: gjob release" in daemon.ok("gjob", "why", str(job))
     daemon.ok("gcancel", str(job))
     assert daemon.ok("gjob", "why", str(job)).startswith(f"Job {job} (second) has ended: Cancelled")
+
+
+def test_an_unknown_name_is_accepted_only_by_force(box: Box) -> None:
+    (box.home / ".config/gflow").mkdir(parents=True, exist_ok=True)
+    (box.home / ".config/gflow/gflow.toml").write_text('[projects]\nknown_projects = ["apollo"]\n')
+    box.up("--simulate-gpus", "4x80G", "--cpus", "4")
+    words = ("gctl", "quota", "set", "--max-running-gpus", "2")
+    for scope, name in (("--user", "nosuch"), ("--project", "appollo")):
+        refused = box.run(*words, scope, name)
+        assert refused.returncode == 1 and f"there is no {scope[2:]} '{name}' here" in refused.stderr
+        assert "--force accepts the name" in refused.stderr
+        box.ok(*words, scope, name, "--force")
+        box.ok(*words, scope, name)  # it has a quota: it is known
+    box.ok(*words, "--project", "apollo")
+    box.ok(*words, "--user", "root")
+    assert "did you mean apollo?" in box.run(*words, "--project", "appolo").stderr

@@ -78,7 +78,7 @@ def _quota_set(values: dict[str, Any]) -> int:
     limits = {name.replace("-", "_"): values[name] for name in values if name.startswith("max-")}
     if not limits:
         raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
-    return _send("PUT", "/quotas", {**_scope(values), **limits}, values)
+    return _send("PUT", "/quotas", {**_scope(values), **limits, **_force(values)}, values)
 
 
 def _quota_remove(values: dict[str, Any]) -> int:
@@ -104,7 +104,7 @@ def _create(values: dict[str, Any]) -> int:
             raise UsageError(f"gctl reserve create needs --{name}", hint="see gctl reserve --help")
     if ("gpus" in values) == ("gpu-spec" in values):
         raise UsageError("how many GPUs, or which ones?", hint="--gpus 2, or --gpu-spec 0,2-3")
-    body: dict[str, Any] = {"user": values["user"], "duration_secs": values["duration"]}
+    body = {"user": values["user"], "duration_secs": values["duration"], **_force(values)}
     if "gpus" in values:
         body["gpu_count"] = values["gpus"]
     else:
@@ -150,6 +150,11 @@ def _get(values: dict[str, Any], number: str) -> int:
 
 def _cancel(values: dict[str, Any], number: str) -> int:
     return _send("DELETE", f"/reservations/{http.quote(number)}", None, values)
+
+
+def _force(values: dict[str, Any]) -> dict[str, Any]:
+    """The member `force`, only if it is given: an older daemon does not know it."""
+    return {"force": True} if "force" in values else {}
 
 
 def _send(method: str, path: str, body: dict[str, Any] | None, values: dict[str, Any]) -> int:

@@ -424,6 +424,8 @@ class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_running_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
     max_queued_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     remove: bool = False
+    # Accept a user or project that is not known.
+    force: bool = False
 
 
 class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -436,3 +438,5 @@ class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     ) = None
     start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
     duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
+    # Accept a user that is not known.
+    force: bool = False

@@ -166,6 +166,14 @@ def job_owner_of(uid: int) -> JobOwner:
     return JobOwner(uid, name)
 
 
+def similar_accounts(name: str) -> list[str]:
+    """The name itself if it has an account, else the names of all accounts. Slow with a network database."""
+    try:
+        return [pwd.getpwnam(name).pw_name]
+    except (KeyError, ValueError):
+        return [entry.pw_name for entry in pwd.getpwall()]
+
+
 def home_of(uid: int) -> str:
     account = account_of(uid)
     return account.home if account else "/nonexistent"

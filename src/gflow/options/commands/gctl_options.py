@@ -30,6 +30,7 @@ QUOTA = (
     Option("max-running-jobs", "count", "running jobs at once", metavar="N", low=0),
     Option("max-running-gpus", "count", "GPUs of running jobs at once", metavar="N", low=0),
     Option("max-queued-jobs", "count", "waiting jobs; an array counts once", metavar="N", low=0),
+    Option("force", "flag", "set: accept a user or project that is not known"),
     JSON,
     *COMMON,
 )
@@ -58,6 +59,7 @@ RESERVE = (
         metavar="TIME",
         low=1,
     ),
+    Option("force", "flag", "create: accept a user that is not known"),
     Option("status", "text", "list: pending, active, completed or cancelled", metavar="STATE"),
     Option("active", "flag", "list: only reservations that have not ended"),
     Option("timeline", "flag", "list: draw bars over the next two days"),

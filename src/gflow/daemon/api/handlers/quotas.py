@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,15 +12,17 @@ from starlette.responses import Response
 from gflow.core.events import Reserve, SetQuota, Unreserve
 from gflow.core.model import Moment
 from gflow.core.scheduling.eviction import jobs_to_evict
-from gflow.core.state.quotas import PROJECT, USER, Limits
+from gflow.core.state.quotas import PROJECT, USER, Limits, Scope
 from gflow.core.state.reservations import Reservation
 from gflow.core.state.state import State
 from gflow.daemon.api.permissions import rights_of
 from gflow.daemon.api.request import caller, context_of, query_of, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
+from gflow.daemon.auth.users import similar_accounts
+from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
-from gflow.errors import NotFound, UsageError
+from gflow.errors import NotFound, Refused, UsageError, did_you_mean
 from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import quota_line, quota_page, reservation_line, reservation_page, timeline
@@ -61,6 +65,8 @@ async def set_quota(request: Request) -> Response:
     given = None if wanted.remove else limits
     if not wanted.remove and limits == Limits():
         raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
+    if given and name and not wanted.force:
+        await _check_known(context, wanted.scope, name)
 
     def event(at: Moment) -> SetQuota:
         return SetQuota(at=at, uid=uid, scope=wanted.scope, name=name, limits=given)
@@ -100,6 +106,8 @@ async def reserve(request: Request) -> Response:
         raise UsageError(
             "a reservation needs a number of GPUs, or which ones", hint="--gpus 2, or --gpu-spec 0,2-3"
         )
+    if not wanted.force:
+        await _check_known(context, USER, user)
 
     def event(at: Moment) -> Reserve:
         start = max(at.wall, wanted.start_time) if wanted.start_time else at.wall
@@ -128,6 +136,25 @@ async def cancel_reservation(request: Request) -> Response:
     cancelled = context.loop.state.reserved.all[found.id]
     view = reservation_view(cancelled, time.time(), cancelled.user)
     return answer(request, lambda: view, lambda: f"Reservation {found.id} is cancelled.\n")
+
+
+async def _check_known(context: Context, scope: Scope, name: str) -> None:
+    """Refuse a user without an account, and a project that is not in `projects.known_projects`."""
+    usage = context.loop.state.accounting.quota_usage
+    if name in usage.named(scope) or name in usage.quotas.named(scope):
+        return
+    if scope == PROJECT:
+        others: Sequence[str] = context.settings.config["projects.known_projects"]
+        is_known = not others or name in others
+    else:
+        others = await asyncio.to_thread(similar_accounts, name)
+        is_known = name in others
+    if not is_known:
+        close = did_you_mean(name, others)
+        raise Refused(
+            f"there is no {scope} {name!a:.60} here",
+            hint=f"{close} --force accepts the name".strip(),
+        )
 
 
 def _find_reservation(request: Request) -> Reservation:
