@@ -187,7 +187,7 @@ BAD = [
     ("-n many", 2, "--limit takes a whole number, not 'many'", ""),
     ("-n 99999999999", 2, "--limit takes a whole number", ""),
     ("--offset -1", 2, "--offset must be at least 0, not -1", ""),
-    ("--since soon", 2, "--since does not understand 'soon'", "write 1h"),
+    ("--since soon", 2, "--since does not understand 'soon'", "write 2h"),
     ("--interval 0 -w", 2, "--interval must be longer than zero", ""),
     ("-j 99", 1, "there is no job 99", ""),
     ("-j 8_99", 1, "there is no job 8_99", ""),
@@ -365,3 +365,29 @@ def test_a_long_answer_comes_whole(daemon: Box) -> None:
     data = json.loads(daemon.ok("gqueue", "-r", "-id", "--json"))
     assert [job["id"] for job in data["jobs"]] == [*range(4000, 0, -1)]
     assert daemon.ok("gqueue", "-n", "-1", "-f", "JOBID") == "JOBID\n4000\n"
+
+
+def test_names_with_wildcards_and_my_jobs(daemon: Box) -> None:
+    for name in ("lr1", "lr2", "bs1", "lr[1]"):
+        daemon.submit("--hold", "--name", name, "true")
+    done = daemon.submit("--name", "lr9", "true")
+    daemon.finished(done)
+
+    def names(*words: str) -> list[str]:
+        return daemon.ok("gqueue", "-f", "NAME", *words).split()[1:]
+
+    assert names("-N", "lr*") == ["lr1", "lr2", "lr[1]"]
+    assert names("-a", "-N", "lr*,bs?") == ["lr1", "lr2", "bs1", "lr[1]", "lr9"]
+    assert names("-c", "-N", "*9") == ["lr9"]
+    assert names("-N", "lr[1]") == ["lr1", "lr[1]"]
+    assert names("--me", "-N", "bs*") == names("-u", "all", "-N", "bs*") == ["bs1"]
+    assert names("-u", "nosuch") == []
+    assert names("-u", "nosuch", "--me", "-N", "bs*") == ["bs1"]
+    assert json.loads(daemon.ok("gstats", "-u", "all", "--json"))["total_jobs"] == 5
+    assert daemon.ok("gstats", "-u", "all") == daemon.ok("gstats", "--all-users")
+    assert "cannot be combined" in daemon.run("gstats", "--me", "-u", "ann").stderr
+    assert daemon.ok("gcancel", "--dry-run", "--me").count("Hold") == 4
+    daemon.ok("gcancel", "-u", "all", "-n", "lr*")
+    assert names() == ["bs1"]
+    daemon.ok("gcancel", "--me")
+    assert names() == []

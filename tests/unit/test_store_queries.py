@@ -54,7 +54,7 @@ filters = st.builds(
     Filter,
     states=some(list(JobState)),
     users=some([*USERS, "eve"]),
-    names=some([*NAMES, "job-3_1", "job-8"]),
+    names=some([*NAMES, "job-3_1", "job-8", "job-*", "*a*", "?", "[a-m]*", "[!a-m]*", "[", "*["]),
     projects=some(PROJECTS),
     spans=st.lists(spans, max_size=2).map(tuple),
     since=st.sampled_from([0.0, NOON, NOON + 300]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.common.listing import output_of, since_of
+from gflow.cli.common.listing import add_me, output_of, since_of
 from gflow.client import hot_path, http
 from gflow.options.commands.gqueue_options import OPTIONS
 from gflow.options.job_options import refuse
@@ -32,6 +32,7 @@ def run(words: list[str]) -> int:
         return 0
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
+    add_me(values)
     output = output_of(values, OPTIONS)
     _check_shape(values, output)
     query = _query(values, output)
@@ -90,6 +91,7 @@ states: {states}"""
 EXAMPLES = """gqueue
 gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
 gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
+gqueue --me -N 'lr*'
 gqueue -u ann -r priority -n 10
 gqueue --tree
 gqueue --watch --interval 5

@@ -20,6 +20,8 @@ def run(words: list[str]) -> int:
         return 0
     if rest:
         refuse(f"unexpected argument {rest[0]!a}", "gstats -u NAME shows the jobs of a user")
+    if "me" in values and values.keys() & {"user", "all-users"}:
+        refuse("--me cannot be combined with --user or --all-users")
     if "user" in values and "all-users" in values:
         refuse("--user or --all-users, not both")
     output = output_of(values, OPTIONS)

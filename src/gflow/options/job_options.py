@@ -154,6 +154,7 @@ COMMON = (
 )
 JSON = Option("json", "flag", "print one JSON object instead of text")
 PARSABLE = Option("parsable", "flag", "print only the job id")
+ME = Option("me", "flag", "only your jobs")
 WATCH = (
     Option("watch", "flag", "refresh the output until Ctrl-C", short="w"),
     Option("interval", "seconds", "with --watch: seconds between refreshes (default 2)", metavar="S", low=1),

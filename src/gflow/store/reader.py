@@ -7,12 +7,13 @@ of a million rows costs the daemon's loop nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from gflow.core.ids import TASK_BITS
 from gflow.core.model import Job, Spec
-from gflow.core.queries.job_filter import Filter
+from gflow.core.queries.job_filter import Filter, is_pattern
 from gflow.store import files
 from gflow.store.bulk import OpenSubmission, bulk_of
 from gflow.store.open import UNREADABLE, unreadable
@@ -32,6 +33,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         try:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
+            self._db.create_function("fnmatchcase", 2, fnmatchcase, deterministic=True)
             self._db.execute("BEGIN")
             # The first read fixes the snapshot. Jobs of submissions that are not closed are hidden.
             known = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bulk'").fetchone()
@@ -96,7 +98,6 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
     for column, among in (
         ("state", {state.value for state in wanted.states}),
         ("user", wanted.users),
-        (NAME, wanted.names),
         (PROJECT, wanted.projects),
         ("target", wanted.targets),
         (PARTITION, wanted.partitions),
@@ -104,6 +105,11 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
         if among:
             parts.append(f"{column} IN ({', '.join('?' * len(among))})")
             values += sorted(among)
+    if wanted.names:
+        patterns = sorted(filter(is_pattern, wanted.names))
+        among_names = f"{NAME} IN ({', '.join('?' * len(wanted.names))})"
+        parts.append("(" + " OR ".join([among_names, *[f"fnmatchcase({NAME}, ?)"] * len(patterns)]) + ")")
+        values += [*sorted(wanted.names), *patterns]
     if hints := _in_spec(wanted.names):
         parts.insert(0, "(" + " OR ".join(["instr(spec, ?)"] * len(hints)) + ")")
         values = [*hints, *values]
@@ -120,8 +126,10 @@ def _in_spec(names: frozenset[str]) -> list[str]:
     """A text that the spec of a job with one of these names must contain; empty: there is none.
 
     Searching for it takes a tenth of the time of parsing the JSON. It does not work for default names, which
-    are not in the spec, nor for names with characters that JSON can escape in several ways.
+    are not in the spec, nor for patterns or names with characters that JSON can escape in several ways.
     """
+    if any(map(is_pattern, names)):
+        return []
     plain = all(name.isascii() and name.isprintable() and not set(name) & set('"\\') for name in names)
     given = not any(name.startswith("job-") for name in names)
     return [f'"{name}"' for name in sorted(names)] if plain and given else []

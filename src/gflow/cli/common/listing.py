@@ -1,4 +1,4 @@
-"""Options that gqueue and gstats share: the output format and --since."""
+"""Options that commands share: the output format, --since, and --user with --me."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def since_of(text: str) -> str:
 
     timezone.use_configured()
     return str(int(parse_since(text)))
+
+
+def add_me(values: dict[str, Any]) -> None:
+    """Replace --me by --user with the caller's name."""
+    if values.pop("me", False):
+        import posix
+        import pwd
+
+        uid = posix.geteuid()
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:  # a uid without an account; the daemon calls it by its number
+            name = str(uid)
+        values["user"] = f"{values['user']},{name}" if "user" in values else name

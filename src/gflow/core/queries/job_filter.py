@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
 import msgspec
 
 from gflow.core.model import Job, JobState
+
+# Stands for all users where a list of users is expected.
+EVERY_USER = "all"
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name in a filter has wildcards of the shell: `*`, `?`, `[…]`."""
+    return not set(name).isdisjoint("*?[")
+
+
+def matches_name(name: str, wanted: Iterable[str]) -> bool:
+    """Whether a name is one of the wanted names, or matches one with wildcards."""
+    return any(name == one or (is_pattern(one) and fnmatchcase(name, one)) for one in wanted)
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,6 +28,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     states: frozenset[JobState] = frozenset()
     users: frozenset[str] = frozenset()
+    # Names, or patterns: exp-*.
     names: frozenset[str] = frozenset()
     projects: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
@@ -27,7 +44,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             (job.progress is None or bool(job.progress.pending))
             and (not self.states or job.state in self.states)
             and (not self.users or job.user in self.users)
-            and (not self.names or job.name in self.names)
+            and (not self.names or matches_name(job.name, self.names))
             and (not self.projects or job.spec.project in self.projects)
             and (not self.targets or job.target in self.targets)
             and (not self.partitions or job.spec.partition in self.partitions)

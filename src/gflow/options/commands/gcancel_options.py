@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.job_options import COMMON, JSON, Option
+from gflow.options.job_options import COMMON, JSON, ME, Option
 
 OPTIONS = (
     Option("now", "flag", "kill immediately, without the grace time"),
@@ -27,7 +27,16 @@ OPTIONS = (
         many=True,
     ),
     Option("project", "text", "jobs of this project", short="P", metavar="CODE", many=True),
-    Option("user", "text", "jobs of this user", short="u", aliases=("users",), metavar="USER", many=True),
+    Option(
+        "user",
+        "text",
+        "jobs of this user; all: of every user",
+        short="u",
+        aliases=("users",),
+        metavar="USER",
+        many=True,
+    ),
+    ME,
     Option("cancel", "flag", "does nothing: gcancel always cancels", aliases=("kill",)),
     JSON,
     *COMMON,

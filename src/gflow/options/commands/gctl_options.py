@@ -38,7 +38,7 @@ RESERVE = (
     Option(
         "user",
         "text",
-        "create: the user to reserve for; list: only reservations of this user",
+        "create: the user to reserve for; list: only reservations of this user, all: of every user",
         short="u",
         metavar="NAME",
     ),

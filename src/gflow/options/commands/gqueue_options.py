@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.job_options import COMMON, JSON, WATCH, Option
+from gflow.options.job_options import COMMON, JSON, ME, WATCH, Option
 
 OPTIONS = (
     Option("all", "flag", "include finished jobs", short="a"),
@@ -18,7 +18,13 @@ OPTIONS = (
         many=True,
     ),
     Option(
-        "names", "text", "only jobs with these names", short="N", aliases=("name",), metavar="LIST", many=True
+        "names",
+        "text",
+        "only jobs with these names; * matches any text: lr*",
+        short="N",
+        aliases=("name",),
+        metavar="LIST",
+        many=True,
     ),
     Option(
         "user",
@@ -29,6 +35,7 @@ OPTIONS = (
         metavar="LIST",
         many=True,
     ),
+    ME,
     Option(
         "project",
         "text",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gflow.options.job_options import COMMON, JSON, Option
+from gflow.options.job_options import COMMON, JSON, ME, Option
 
 OPTIONS = (
-    Option("user", "text", "jobs of this user (default: you)", short="u", metavar="NAME"),
+    Option("user", "text", "jobs of this user (default: you); all: of all users", short="u", metavar="NAME"),
+    ME,
     Option("all-users", "flag", "jobs of all users", short="a"),
     Option(
         "since",

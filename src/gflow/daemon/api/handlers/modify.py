@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from collections.abc import Set as AbstractSet
-from fnmatch import fnmatchcase
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -14,6 +13,7 @@ from gflow.core.events import Cancel, Hold, Release, Update
 from gflow.core.forecast.cancel_impact import Blocked
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
+from gflow.core.queries.job_filter import EVERY_USER, matches_name
 from gflow.core.state.state import PART
 from gflow.daemon.api.handlers.submit import charge_texts
 from gflow.daemon.api.permissions import check, may_change_others_jobs, rights_of
@@ -124,9 +124,9 @@ def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], owner
         return False
     return (
         (not states or job.state in states)
-        and (not wanted.users or job.user in wanted.users)
+        and (not wanted.users or job.user in wanted.users or EVERY_USER in wanted.users)
         and (not wanted.projects or job.spec.project in wanted.projects)
-        and (not wanted.names or any(fnmatchcase(job.name, pattern) for pattern in wanted.names))
+        and (not wanted.names or matches_name(job.name, wanted.names))
     )
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gflow.core.ids import JobKey
 from gflow.core.model import FINAL, Moment
-from gflow.core.queries.job_filter import Filter
+from gflow.core.queries.job_filter import EVERY_USER, Filter
 from gflow.daemon.api.job_search import ListingRequest, find
 from gflow.daemon.api.request import (
     caller,
@@ -69,7 +69,7 @@ async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]
 
 def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
     states = states_of(query.states)
-    users = [name for name in split_list(query.users) if name not in ("all", "*")]
+    users = [name for name in split_list(query.users) if name not in (EVERY_USER, "*")]
     is_past = bool(query.all or query.completed or query.jobs or query.since)
     if states:
         is_past = bool(states & FINAL)

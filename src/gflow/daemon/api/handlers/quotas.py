@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from gflow.core.events import Reserve, SetQuota, Unreserve
 from gflow.core.model import Moment
+from gflow.core.queries.job_filter import EVERY_USER
 from gflow.core.scheduling.eviction import jobs_to_evict
 from gflow.core.state.quotas import PROJECT, USER, Limits, Scope
 from gflow.core.state.reservations import Reservation
@@ -175,7 +176,7 @@ def _matches(one: Reservation, user: str, asked: ReservationsQuery, now: float) 
     status = one.status(now)
     if asked.active and status not in ("pending", "active"):
         return False
-    return asked.user in ("", user) and asked.status in ("", status)
+    return asked.user in ("", EVERY_USER, user) and asked.status in ("", status)
 
 
 def quota_lines(state: State) -> list[QuotaLine]:

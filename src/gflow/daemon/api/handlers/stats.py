@@ -10,6 +10,7 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.queries.job_filter import EVERY_USER
 from gflow.core.queries.usage_report import Prediction, Question
 from gflow.daemon.api.request import caller, context_of, parse_number, query_of, while_connected
 from gflow.daemon.api.response import answer, wants_text
@@ -34,7 +35,7 @@ async def show(request: Request) -> Response:
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("output format", form, FORMS)
-    user = None if query.all else query.user or user_name(caller(request)[0])
+    user = None if query.all or query.user == EVERY_USER else query.user or user_name(caller(request)[0])
     if not viewer_of(request).sees_names and user != user_name(caller(request)[0]):
         raise Forbidden("usage of other users is private here")
     at = timers.now()
