@@ -33,6 +33,22 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
     ]
 
 
+def test_restart_says_whether_gpus_or_set_gpus_holds(daemon: Box) -> None:
+    daemon.ok("gctl", "set-gpus", "0,2")
+    kept = "(new jobs may use only GPU 0,2, by gctl set-gpus; to lift it: gctl set-gpus all)\n"
+    assert kept in daemon.ok("gflowd", "restart")
+    said = daemon.ok("gflowd", "restart", "--gpus", "0-3")
+    assert (
+        "(--gpus 0,1,2,3 holds until this daemon stops, then gctl set-gpus 0,2 holds again; "
+        "to keep it: gctl set-gpus 0,1,2,3)\n"
+    ) in said
+    daemon.ok("gctl", "set-gpus", "0-3")
+    assert "holds until" not in daemon.ok("gflowd", "status")
+    daemon.ok("gctl", "set-gpus", "all")
+    assert "set-gpus" not in daemon.ok("gflowd", "restart")
+    assert "gflowd restart --gpus=0" in daemon.ok("gflowd", "up", "--gpus", "0")
+
+
 def test_drain_and_resume_survive_a_restart(daemon: Box) -> None:
     said = daemon.ok("gctl", "drain", "--reason", "new disk")
     assert said == "No new jobs start (new disk); running jobs continue.\n"

@@ -40,7 +40,9 @@ def up(values: dict[str, Any]) -> int:
     check_alone(values)
     try:
         pid = http.get("/status")["pid"]
-        say(values, f"gflowd is already running (PID: {pid})", running=True, pid=pid, started=False)
+        flags = _daemon_flags(values)
+        change = f"\n(to change its flags: gflowd restart {' '.join(flags)})" if flags else ""
+        say(values, f"gflowd is already running (PID: {pid}){change}", running=True, pid=pid, started=False)
         return 0
     except (ConnectionError, Unreachable):
         pass
@@ -57,6 +59,7 @@ def up(values: dict[str, Any]) -> int:
     pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
     if not pid:
         raise GflowError("gflowd did not start", hint=f"its log is {log_file}")
+    notes += [note for note in http.get("/status")["notes"] if note not in notes]
     lines = [f"gflowd is running (PID: {pid})"]
     if "private" in values:
         lines.append(f"Reach it with: export GFLOW_SOCKET={settings.socket}")

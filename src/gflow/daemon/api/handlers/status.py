@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +18,9 @@ from gflow.daemon.api.handlers.gpus import blocked_of, gpus_info, holders_of
 from gflow.daemon.api.request import context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
+from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
+from gflow.errors import StoreError
 from gflow.store.snapshot import back_up
 from gflow.targets.local.run_record import Content
 from gflow.text.gpus import gpu_details, gpu_table
@@ -85,13 +88,36 @@ async def show_status(request: Request) -> Response:
             if viewer.sees_names or not BY_KEY[key].names_others
         },
         config_files=list(context.settings.config.files),
-        notes=[*context.settings.notes, *_warnings(state), *map(_stray_note, strays)],
+        notes=[
+            *context.settings.notes,
+            *_restriction_notes(context),
+            *_warnings(state),
+            *map(_stray_note, strays),
+        ],
         strays=strays,
         socket=str(context.settings.socket),
         data=str(context.settings.data),
         database=str(context.settings.database),
     )
     return answer(request, lambda: data, lambda: status_page(data))
+
+
+def _restriction_notes(context: Context) -> list[str]:
+    """Which of `--gpus` and `gctl set-gpus` restricts the GPUs for new jobs, and how to change it."""
+    machine, kept = context.loop.state.machine, None
+    with suppress(StoreError):  # the status is shown although the database cannot be read
+        kept = context.store.meta_value("allowed_gpus")
+    if kept is None:
+        return []
+    now = "all" if machine.allowed is None else ",".join(map(str, sorted(machine.allowed)))
+    if context.loop.state.policy.gpus_win and str(kept) != now:
+        return [
+            f"--gpus {now} holds until this daemon stops, then gctl set-gpus {kept} holds again; "
+            f"to keep it: gctl set-gpus {now}"
+        ]
+    if machine.allowed is None:
+        return []
+    return [f"new jobs may use only GPU {now}, by gctl set-gpus; to lift it: gctl set-gpus all"]
 
 
 def _warnings(state: State) -> list[str]:
