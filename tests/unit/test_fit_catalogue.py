@@ -168,6 +168,8 @@ def test_prices_from_memory_are_marked(capsys):
         ([], "which work"),
         (["--workload", "vision", "--params", "7B"], "not both"),
         (["--params", "999B"], "no GPU of"),
+        (["--params", "70B", "--gpu", "T4"], "none of these GPUs"),
+        (["--params", "7B", "--gpu", "T5"], "T5"),
     ],
 )
 def test_bad_pick_options_are_refused(words, refusal):
@@ -175,3 +177,19 @@ def test_bad_pick_options_are_refused(words, refusal):
 
     with pytest.raises((UsageError, Refused), match=refusal):
         run(["pick", *words])
+
+
+def test_picking_among_named_gpus(capsys):
+    from gflow.cli.tools.gpus import run
+
+    assert run(["pick", "--workload", "finetune-7b", "--gpu", "h200, A100-80GB", "--json"]) == 0
+    assert {one["gpu"] for one in json.loads(capsys.readouterr().out)["fits"]} == {"H200", "A100-80GB"}
+
+
+def test_fit_plan_and_pick_take_the_gpu_by_the_same_names():
+    from gflow.options.commands import fit_options, gpus_options, plan_options
+    from gflow.options.job_options import spellings
+
+    for table in (fit_options.OPTIONS, plan_options.OPTIONS, gpus_options.PICK):
+        assert spellings(table)["--gpu"] is spellings(table)["--gpus"]
+    assert spellings(plan_options.OPTIONS)["--on"] is spellings(plan_options.OPTIONS)["--gpu"]

@@ -75,7 +75,7 @@ def _tables(values: dict[str, Any]) -> int:
 
 def pick(words: list[str]) -> int:
     from gflow.ml.fit import gpu_choice
-    from gflow.ml.fit.catalogue import catalogue
+    from gflow.ml.fit.catalogue import catalogue, find_gpu
 
     values, rest = parse(words, PICK)
     if "help" in values:
@@ -88,11 +88,13 @@ def pick(words: list[str]) -> int:
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!a}", hint="gflow gpus pick --workload finetune-7b")
     work = _work(values)
-    found = gpu_choice.choices(work, catalogue())
+    named = [find_gpu(name.strip()) for name in values["gpu"].split(",")] if "gpu" in values else []
+    found = gpu_choice.choices(work, {gpu.name: gpu for gpu in named} or catalogue())
     if not found:
         size = work.needs(gpu_choice.COUNTS[-1]) / (1 << 30)
+        none = "none of these GPUs" if named else "no GPU of the catalogue"
         raise Refused(
-            f"no GPU of the catalogue has enough memory, not even eight of them: {size:.0f} GiB on each",
+            f"{none} has enough memory, not even eight of them: {size:.0f} GiB on each",
             hint="gflow plan tries more: checkpointing, an 8-bit optimizer, offloading",
         )
     _print(values, found, gpu_choice.pick(found), work)

@@ -73,7 +73,13 @@ RECIPE = (
     Option("channels-last", "flag", "channels-last memory format for images"),
 )
 CARD = (
-    Option("gpu", "text", "check against this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
+    Option(
+        "gpu",
+        "text",
+        "check against this GPU of the catalogue: H200, A100-40GB",
+        aliases=("gpus",),
+        metavar="NAME",
+    ),
     Option("cap", "size", "check against a GPU with this much memory: 24G", metavar="SIZE", low=1),
     Option("largest", "flag", "find the largest batch that fits into that GPU (several runs)"),
 )

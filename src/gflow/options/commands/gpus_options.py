@@ -17,6 +17,7 @@ PICK = (
     Option("workload", "text", "a named workload: see above", short="w", metavar="NAME"),
     *MODEL,
     *RECIPE,
+    Option("gpu", "text", "choose among these GPUs only: H200,A100-40GB", aliases=("gpus",), metavar="LIST"),
     JSON,
     *COMMON,
 )

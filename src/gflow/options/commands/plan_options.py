@@ -9,7 +9,13 @@ from gflow.options.job_options import COMMON, JSON, Option
 CHOSEN = ("batch", "accumulate", "checkpointing")
 TRAINING = tuple(option for option in RECIPE if option.name not in CHOSEN)
 PLAN = (
-    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: the GPUs of this machine)", metavar="GPUS"),
+    Option(
+        "on",
+        "text",
+        "the GPUs: H200, 4xA100-80GB (default: the GPUs of this machine)",
+        aliases=("gpu", "gpus"),
+        metavar="GPUS",
+    ),
     Option(
         "effective-batch",
         "count",
