@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.common.listing import add_me
 from gflow.client import hot_path, http
 from gflow.options.commands.gcancel_options import OPTIONS
 from gflow.options.job_options import refuse
@@ -28,7 +27,10 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("gcancel [options] JOB…", ABOUT, OPTIONS, EXAMPLES))
         return 0
-    add_me(values)
+    if "me" in values:
+        from gflow.cli.common.listing import add_me
+
+        add_me(values)
     filters = {
         plural: [part for part in values[name].split(",") if part]
         for name, plural in (
