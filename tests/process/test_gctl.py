@@ -35,15 +35,13 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
 
 def test_restart_says_whether_gpus_or_set_gpus_holds(daemon: Box) -> None:
     daemon.ok("gctl", "set-gpus", "0,2")
-    kept = "(new jobs may use only GPU 0,2, by gctl set-gpus; to lift it: gctl set-gpus all)\n"
+    kept = "(new jobs may use only GPU 0,2; gctl set-gpus all lifts this)\n"
     assert kept in daemon.ok("gflowd", "restart")
     said = daemon.ok("gflowd", "restart", "--gpus", "0-3")
-    assert (
-        "(--gpus 0,1,2,3 holds until this daemon stops, then gctl set-gpus 0,2 holds again; "
-        "to keep it: gctl set-gpus 0,1,2,3)\n"
-    ) in said
+    assert "(until this daemon stops, --gpus 0,1,2,3 overrides gctl set-gpus 0,2)\n" in said
+    assert "(gctl set-gpus 0,1,2,3 keeps it)\n" in said
     daemon.ok("gctl", "set-gpus", "0-3")
-    assert "holds until" not in daemon.ok("gflowd", "status")
+    assert "overrides" not in daemon.ok("gflowd", "status")
     daemon.ok("gctl", "set-gpus", "all")
     assert "set-gpus" not in daemon.ok("gflowd", "restart")
     assert "gflowd restart --gpus=0" in daemon.ok("gflowd", "up", "--gpus", "0")

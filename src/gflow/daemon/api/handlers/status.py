@@ -112,12 +112,12 @@ def _restriction_notes(context: Context) -> list[str]:
     now = "all" if machine.allowed is None else ",".join(map(str, sorted(machine.allowed)))
     if context.loop.state.policy.gpus_win and str(kept) != now:
         return [
-            f"--gpus {now} holds until this daemon stops, then gctl set-gpus {kept} holds again; "
-            f"to keep it: gctl set-gpus {now}"
+            f"until this daemon stops, --gpus {now} overrides gctl set-gpus {kept}",
+            f"gctl set-gpus {now} keeps it",
         ]
     if machine.allowed is None:
         return []
-    return [f"new jobs may use only GPU {now}, by gctl set-gpus; to lift it: gctl set-gpus all"]
+    return [f"new jobs may use only GPU {now}; gctl set-gpus all lifts this"]
 
 
 def _warnings(state: State) -> list[str]:
