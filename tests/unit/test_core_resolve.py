@@ -4,6 +4,7 @@ import pytest
 
 from gflow.core.ids import job_key
 from gflow.core.job_reference import resolve
+from gflow.core.state.job_tables import RECENT
 from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused, UsageError
 
@@ -56,3 +57,11 @@ def test_id_larger_than_any_key_is_not_found(state, text):
 def test_misspelled_reference_is_a_usage_error(state, text):
     with pytest.raises(UsageError, match="is not a job id"):
         resolve(state, ANN, text)
+
+
+def test_the_refusal_does_not_count_jobs_that_are_out_of_reach(state):
+    for number in range(1000, 1000 + RECENT + 50):
+        state.jobs.remember_recent(ANN, job_key(number))
+    with pytest.raises(Refused, match=f"@ reaches back {RECENT} jobs"):
+        resolve(state, ANN, "@~120")
+    assert resolve(state, ANN, f"@~{RECENT - 1}") == job_key(1050)

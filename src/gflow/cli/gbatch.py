@@ -70,11 +70,11 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
         from gflow.text.submissions import group_lines, submitted_line
 
         ids = [str(job["id"]) for job in jobs]
+        names = [job["name"] if os.isatty(1) else "" for job in jobs]
         lines = (
             "\n".join(ids) + "\n"
             if "parsable" in values
-            else "".join(submitted_line(one, "") for one in ids)
-            + group_lines(len(ids), jobs[0]["group_id"] or 0)
+            else "".join(map(submitted_line, ids, names)) + group_lines(len(ids), jobs[0]["group_id"] or 0)
         )
         hot_path.write(1, lines.encode())
     return _wait(jobs, as_json="json" in values)

@@ -70,9 +70,11 @@ def run(words: list[str]) -> int:
     full_name = ALIASES.get(name, name)
     command = COMMANDS.get(full_name)
     if command is None:
+        from gflow.cli.registry import ELSEWHERE
         from gflow.errors import did_you_mean
 
-        hint = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
+        close = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
+        hint = f"did you mean {ELSEWHERE[name]}?" if name in ELSEWHERE else close
         refuse(f"gjob has no command {name!a:.60}", hint)
     rest = list(words)
     rest.remove(name)
@@ -127,6 +129,11 @@ def _log(values: Values, jobs: list[str]) -> int:
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         refuse(f"--first and --{min(clash)} do not go together")
+    if "follow" in values and len(jobs) == 2 and jobs[0].isdecimal():
+        refuse(
+            "give exactly one job",
+            f"-f follows the output here; its first {jobs[0]} lines: gjob log --first {jobs[0]} {jobs[1]}",
+        )
     if {"follow", "json"} <= values.keys():
         refuse("--follow prints text and cannot be combined with --json", "gjob wait 42; gjob log --json 42")
     place = http.get(http.job_path(_one(jobs), "/log"))

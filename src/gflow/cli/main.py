@@ -44,10 +44,21 @@ def _umbrella(words: list[str]) -> int:
     for candidate in (name, "g" + name):
         if candidate in PROGRAMS:
             return _run(candidate, words[1:], "gflow.cli")
-    close = nearest(name, [*TOOLS, *PROGRAMS, *(program[1:] for program in PROGRAMS)])
+    close = _elsewhere(name) or nearest(name, [*TOOLS, *PROGRAMS, *(program[1:] for program in PROGRAMS)])
     raise UsageError(
         f"gflow has no command {name!a}", hint=f"did you mean {close}?" if close else "see gflow --help"
     )
+
+
+def _elsewhere(name: str) -> str:
+    """The command of gflowd, gjob or another program that this name stands for; empty: there is none."""
+    from gflow.cli.gflowd import COMMANDS as DAEMON
+    from gflow.cli.gjob import COMMANDS as JOB
+    from gflow.cli.registry import ELSEWHERE
+
+    if name in DAEMON:
+        return f"gflowd {name}" + (", or gqueue for the jobs" if name == "status" else "")
+    return f"gjob {name} JOB" if name in JOB else ELSEWHERE.get(name, "")
 
 
 def _run(program: str, words: list[str], package: str) -> int:

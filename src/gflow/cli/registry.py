@@ -37,6 +37,17 @@ TOOLS = {
 }
 
 
+# Names that users try as commands of gflow or gjob, and the command that does it.
+ELSEWHERE = {
+    "cancel": "gcancel JOB", "kill": "gcancel JOB", "delete": "gcancel JOB", "stop": "gcancel JOB",
+    "tail": "gjob log -f JOB", "logs": "gjob log JOB", "cat": "gjob log JOB",
+    "status": "gjob show JOB", "info": "gjob show JOB",
+    "list": "gqueue", "ls": "gqueue", "ps": "gqueue",
+    "submit": "gbatch", "add": "gbatch", "run": "grun", "start": "gbatch",
+    "rerun": "gjob redo JOB", "retry": "gjob redo JOB", "top": "gqueue --watch", "stats": "gstats",
+}  # fmt: skip
+
+
 class ProgramInfo:
     """A program as completion sees it."""
 

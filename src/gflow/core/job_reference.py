@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gflow.core.ids import JobKey, parse_label
+from gflow.core.state.job_tables import RECENT
 from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused, UsageError
 
@@ -21,7 +22,12 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
         back = _parse_offset(reference)
         recent = state.jobs.recent.get(uid, ())
         if back >= len(recent):
-            raise Refused(f"{reference} means none of your jobs: you have submitted {len(recent)}")
+            why = (
+                f"@ reaches back {RECENT} jobs"
+                if len(recent) == RECENT
+                else f"you have submitted {len(recent)}"
+            )
+            raise Refused(f"{reference} means none of your jobs: {why}")
         return recent[-1 - back]
     key = parse_label(reference)
     if key is not None:

@@ -41,12 +41,18 @@ def read_count(value: Any, option: Option) -> int:
     """A whole number within the option's bounds."""
     number = _integer(value)
     if number is None:
-        refuse(f"--{option.name} takes a whole number, not {quote(value)}")
+        refuse(f"--{option.name} takes a whole number, not {quote(value)}", _sharing_hint(value, option))
     if option.low is not None and number < option.low:
         refuse(f"--{option.name} must be at least {option.low}, not {number}")
     if option.high is not None and number > option.high:
         refuse(f"--{option.name} must be at most {option.high}, not {number}")
     return number
+
+
+def _sharing_hint(value: Any, option: Option) -> str:
+    """How to ask for a part of a GPU, for `--gpus 0.5`."""
+    is_part = option.name == "gpus" and str(value).replace(".", "", 1).isdecimal()
+    return "to share a GPU with other jobs: --gpus 1 --shared --gpu-memory 20G" if is_part else ""
 
 
 def read_duration(value: Any, option: Option, plain_s: int = 60) -> int:
