@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ def test_listener_gets_missed_events_across_a_restart(box: Box) -> None:
     first = box.submit("true")
     box.finished(first)
     seen = json.loads(box.ok("gflow", "events", "--json", "--past", "--on", "job_completed", "-c", "1"))
+    shown = box.ok("gflow", "events", "--past", "--on", "job_completed", "-c", "1")
+    assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d job_completed 1 ", shown)
     box.kill9()
     box.up()
     second = box.submit("true")

@@ -1,4 +1,5 @@
 import time
+from datetime import datetime
 
 import pytest
 from msgspec.structs import replace
@@ -55,7 +56,7 @@ def test_a_waiting_job():
         "GPUs: 4\n"
         "Time limit: 00:01:30\n"
         "Depends on: 3, 4_1\n"
-        "Submitted: 2025-06-15 15:06:40+00:00\n"
+        "Submitted: 2025-06-15 15:06:40\n"
     )
 
 
@@ -64,7 +65,7 @@ def test_a_running_job_of_a_later_attempt():
     for line in (
         "State: Running (CG)",
         "GPU ids: 0,2",
-        "Started: 2025-06-15 15:06:50+00:00 (waited 00:00:10)",
+        "Started: 2025-06-15 15:06:50 (waited 00:00:10)",
         "Running for: 00:01:00",
         "Attempt: 3",
         "Log: /logs/1.log",
@@ -98,9 +99,9 @@ def test_a_final_job_says_how_it_ended():
     failed = ended(1, JobState.FAILED, reason="Signal:9", signal=9, started_at=NOON + 40, attempt=1)
     lines = page(failed).splitlines()
     assert "State: Failed (F), Signal:9" in lines
-    assert "Finished: 2025-06-15 15:08:20+00:00 (ran 00:01:00)" in lines
+    assert "Finished: 2025-06-15 15:08:20 (ran 00:01:00)" in lines
     assert "Signal: 9" in lines
-    assert "Finished: 2025-06-15 15:08:20+00:00 (never started)" in page(ended(1, JobState.CANCELLED))
+    assert "Finished: 2025-06-15 15:08:20 (never started)" in page(ended(1, JobState.CANCELLED))
 
 
 def test_a_job_says_what_it_used():
@@ -136,9 +137,9 @@ def test_history_page_shows_time_event_and_user():
         AuditEntry(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
     ]
     assert history_page(lines, {1001: "ann"}.__getitem__) == (
-        "WHEN                       EVENT      DETAIL              BY\n"
-        "2025-06-15 15:06:40+00:00  submitted                      ann\n"
-        "2025-06-15 15:06:41+00:00  started    attempt 1 on GPU 0  gflow\n"
+        "WHEN                 EVENT      DETAIL              BY\n"
+        "2025-06-15 15:06:40  submitted                      ann\n"
+        "2025-06-15 15:06:41  started    attempt 1 on GPU 0  gflow\n"
     )
 
 
@@ -238,3 +239,13 @@ def test_trouble_and_pretence_are_said():
 def test_a_database_on_another_disk_is_said():
     page = status_page(replace(STATUS, config_files=[], database="/var/tmp/gflow-0/x/gflow.db"))
     assert "Database: /var/tmp/gflow-0/x/gflow.db (the data folder is on a network file system)\n" in page
+
+
+def test_times_are_local_and_have_no_date_on_the_same_day():
+    from gflow.text.table import moment, near_moment
+
+    noon = datetime(2026, 11, 16, 12).timestamp()
+    assert moment(noon) == "2026-11-16 12:00:00"
+    assert moment(noon, to_minutes=True) == "2026-11-16 12:00"
+    assert near_moment(noon + 3600, noon) == "13:00"
+    assert near_moment(noon + 86400, noon) == "2026-11-17 12:00"

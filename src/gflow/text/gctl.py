@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import pairwise
 
 from gflow.core.model import Job
 from gflow.errors import clean
 from gflow.text.gpus import NONE, drained_note
-from gflow.text.table import Sheet, clock, table
+from gflow.text.table import Sheet, clock, moment, table
 from gflow.wire.answers.daemon import NewTokenAnswer, TokenView
 from gflow.wire.answers.gpus import GpuLine
 from gflow.wire.answers.quotas import QuotaAnswer, QuotaLine, ReservationAnswer
@@ -132,7 +131,7 @@ def _indices(view: ReservationAnswer) -> str:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M")
+    return moment(seconds, to_minutes=True)
 
 
 DAY = len("2026-01-31")

@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import UnsetType
 
 from gflow.core.model import Block, Gpu, Job
-from gflow.text.table import Sheet, clock
+from gflow.text.table import Sheet, clock, moment
 from gflow.wire.answers.gpus import GpuView, InfoAnswer
 
 # STATE column of a GPU that gets no new jobs, by the kind of its block.
@@ -101,7 +101,7 @@ def _state(view: GpuView) -> str:
 
 
 def _local(time: str) -> str:
-    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return moment(datetime.fromisoformat(time).timestamp())
 
 
 def _memory(view: GpuView) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from gflow.core.forecast.explain import Blocker
@@ -15,7 +14,7 @@ from gflow.core.model import DEFAULT_SPEC, LOCAL, AuditEntry, Job, Moment, Spec
 from gflow.core.scheduling.placement import gib
 from gflow.options.job_options import JOB
 from gflow.text.queue import left_s, short_state
-from gflow.text.table import clock, fine, table
+from gflow.text.table import clock, fine, moment, table
 from gflow.wire.answers.daemon import StatusAnswer
 
 
@@ -96,7 +95,7 @@ def _composed_facts(job: Job, measured_mib: int) -> dict[str, str]:
         if spec.overflow
         else "",
         "Nodes": f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else "",
-        "Not before": _when(job.begin_at) if job.begin_at and not job.is_final else "",
+        "Not before": moment(job.begin_at) if job.begin_at and not job.is_final else "",
         "Array": spec.array if job.task is None else "",
         "Retries": _retries(job) if spec.max_retries else "",
     }
@@ -165,17 +164,17 @@ def compare_prediction(predicted_mib: int, measured_mib: int) -> str:
 
 
 def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
-    lines = [("Submitted", _when(job.submitted_at))]
+    lines = [("Submitted", moment(job.submitted_at))]
     if job.started_at is not None:
         waited = clock(job.started_at - job.submitted_at)
-        lines.append(("Started", f"{_when(job.started_at)} (waited {waited})"))
+        lines.append(("Started", f"{moment(job.started_at)} (waited {waited})"))
         ran = clock(job.run_s(now.boot) or 0.0)
         if job.finished_at is not None:
-            lines.append(("Finished", f"{_when(job.finished_at)} (ran {ran})"))
+            lines.append(("Finished", f"{moment(job.finished_at)} (ran {ran})"))
         else:
             lines.append(("Running for", ran))
     elif job.finished_at is not None:
-        lines.append(("Finished", f"{_when(job.finished_at)} (never started)"))
+        lines.append(("Finished", f"{moment(job.finished_at)} (never started)"))
     return lines
 
 
@@ -196,7 +195,7 @@ def _usage(job: Job) -> list[tuple[str, str]]:
 def history_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> str:
     """The page of `gjob history`: one line per audit entry."""
     rows = [
-        [_when(line.at), line.what, line.detail, "gflow" if line.uid is None else name_of(line.uid)]
+        [moment(line.at), line.what, line.detail, "gflow" if line.uid is None else name_of(line.uid)]
         for line in lines
     ]
     return table(("WHEN", "EVENT", "DETAIL", "BY"), rows)
@@ -235,7 +234,3 @@ def _elsewhere(status: StatusAnswer) -> str:
 def facts(lines: Sequence[tuple[str, str]]) -> str:
     """`Name: value` lines."""
     return "".join(f"{name}: {value}\n" for name, value in lines)
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

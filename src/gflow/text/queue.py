@@ -134,6 +134,7 @@ def _exit(job: Job) -> str:
 
 
 def _when(seconds: float | None) -> str:
+    """A time as one word, so that programs can split a row into its columns."""
     return "-" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from gflow.core.scheduling.placement import gib
 from gflow.text.csv_yaml import csv_writer
-from gflow.text.table import Sheet, fine, table
+from gflow.text.table import Sheet, fine, moment, table
 from gflow.wire.answers.statistics import Figures, PredictionsAnswer, StatsAnswer, TopJob
 
 # Figures: field of the answer -> label on the page.
@@ -82,9 +82,7 @@ def format_figure(name: str, value: float | None) -> str:
 
 def _since(text: str | None) -> str:
     """The start of the period, in local time."""
-    return (
-        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "the first stored job"
-    )
+    return moment(datetime.fromisoformat(text).timestamp()) if text else "the first stored job"
 
 
 def _note(stats: StatsAnswer) -> str:

@@ -1,4 +1,4 @@
-"""Tables and durations for terminals. Columns are padded to their widest cell, two spaces apart.
+"""Tables, durations and times for terminals. Columns are padded to their widest cell, two spaces apart.
 
 Unprintable characters in cells are escaped, so that a cell stays on its line and cannot control the
 terminal.
@@ -6,6 +6,7 @@ terminal.
 
 from __future__ import annotations
 
+import time
 import unicodedata
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,17 @@ def clock(seconds: float) -> str:
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
     return f"{days}-{text}" if days else text
+
+
+def moment(seconds: float, *, to_minutes: bool = False) -> str:
+    """A time in the local zone, as `2026-11-16 13:18:42`, or to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M" if to_minutes else "%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def near_moment(seconds: float, now: float) -> str:
+    """A time to the minute: `13:18` on the day of `now`, else with its date."""
+    text = moment(seconds, to_minutes=True)
+    return text[11:] if text[:10] == moment(now)[:10] else text
 
 
 def fine(seconds: float) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import Job, JobState
-from gflow.text.table import clock
+from gflow.text.table import clock, near_moment
 from gflow.wire.shell_words import spell_change
 
 
@@ -25,13 +23,15 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
         lines.append("Its start time cannot be estimated.")
     else:
         start = found.start
-        about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
-        probably = f"; probably by {_moment(start.latest, now)}."
+        about = f"It starts at about {near_moment(start.expected, now)} (in {clock(start.expected - now)})"
+        probably = f"; probably by {near_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
     if (reserved_at := found.promised_at) is not None:
         lines.append(_reservation_note(reserved_at, now))
     if (until := found.overflows_at) is not None:
-        lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
+        lines.append(
+            f"If it has not started here by {near_moment(until, now)}, it goes to {job.spec.overflow}."
+        )
     instead = " or ".join(map(spell_change, found.instead))
     if instead and job.remote is not None:
         lines.append(f"It would start sooner with {instead}: gjob hold {job.label},")
@@ -44,13 +44,6 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
 def _reservation_note(reserved_at: float, now: float) -> str:
     """When the job gets a start reservation, in words. `reserved_at`: seconds since 1970."""
     if reserved_at > now:
-        until = _moment(reserved_at, now)
+        until = near_moment(reserved_at, now)
         return f"Other jobs may start before it until {until}; then it gets a start reservation."
     return "It has waited long enough for a start reservation; jobs that have waited longer come first."
-
-
-def _moment(seconds: float, now: float) -> str:
-    """The time of day, with the date unless it is today."""
-    moment = datetime.fromtimestamp(seconds)
-    today = moment.date() == datetime.fromtimestamp(now).date()
-    return moment.strftime("%H:%M" if today else "%Y-%m-%dT%H:%M")

@@ -11,6 +11,7 @@ from gflow.errors import clean, clean_json
 from gflow.job_states import JobState
 from gflow.options.commands.events_options import OPTIONS
 from gflow.options.parse import parse
+from gflow.text.table import moment
 
 ABOUT = """Print events of jobs and GPUs as they occur: submitted, started, ended, held, and so on.
 
@@ -37,11 +38,16 @@ def run(words: list[str]) -> int:
 
     names = tuple(part.strip() for part in values.get("on", "").split(",") if part.strip())
     left = values.get("count")
+    has_dates = bool(values.keys() & {"past", "after"})
     after = values.get("after", 0 if "past" in values else None)
     for event in events(names, tuple(jobs), after, follow="past" not in values):
         if event["event"] == "connected" or (event["event"] in REPEATED and not names):
             continue
-        line = clean_json(json.dumps(event).encode()).decode() if "json" in values else clean(_line(event))
+        line = (
+            clean_json(json.dumps(event).encode()).decode()
+            if "json" in values
+            else clean(_line(event, has_dates=has_dates))
+        )
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
         if left is not None and (left := left - 1) == 0:
@@ -49,10 +55,13 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _line(event: dict[str, Any]) -> str:
+def _line(event: dict[str, Any], *, has_dates: bool) -> str:
+    """One event. `has_dates`: past events have the date, live ones only the time of day."""
     if event["event"] == "missed":
         return f"(events {event['from']} to {event['to']} are no longer stored)"
-    at = datetime.fromisoformat(event["at"]).astimezone().strftime("%H:%M:%S")
+    at = moment(datetime.fromisoformat(event["at"]).timestamp())
+    if not has_dates:
+        at = at[11:]
     job = event["job"] or {}
     who = f" {job['name']} ({job['user']})" if job else ""
     which = f" {event['job_id']}" if event["job_id"] is not None else ""
