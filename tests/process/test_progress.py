@@ -117,6 +117,22 @@ def test_last_report_before_the_end_is_heard(daemon: Box) -> None:
     assert (ended["state"], ended["progress"]["step"]) == ("Finished", 40), daemon.text_of(job)
 
 
+QUICK = """
+from gflow.train import report
+for step in range(1, 41):
+    report(step, steps=%d, loss=1 / step)
+"""
+
+
+@pytest.mark.parametrize(("steps", "shown"), [(40, "100%"), (80, "50%")])
+def test_a_finished_job_keeps_its_last_report(daemon: Box, steps: int, shown: str) -> None:
+    (daemon.work / "quick.py").write_text(QUICK % steps)
+    job = daemon.submit(sys.executable, "quick.py")
+    daemon.finished(job)
+    _, cells = daemon.ok("gqueue", "-a", "-f", "JOBID,PROGRESS,LOSS").splitlines()
+    assert cells.split() == [str(job), shown, "0.025"]
+
+
 FLOODS = """
 import glob, json, os, socket, sys
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -47,6 +50,81 @@ def test_progress_reports_are_throttled(tmp_path, ear, monkeypatch):
     }  # fmt: skip
     reporter.note(40, steps=100, final=True)
     assert heard(ear)[-1]["step"] == 40
+
+
+def test_the_last_step_is_sent_at_once(tmp_path, ear):
+    reporter = Reporter(told(tmp_path), every_s=60)
+    for step in range(1, 41):
+        reporter.note(step, steps=40, loss=1 / step)
+    assert [(one["step"], one["loss"]) for one in heard(ear)] == [(1, 1.0), (40, 0.025)]
+    reporter.note(40, steps=40)
+    assert heard(ear) == [], "a repeated last step is not sent again at once"
+
+
+def test_a_report_that_was_held_back_is_sent_at_the_end(tmp_path, ear):
+    reporter = Reporter(told(tmp_path), every_s=60)
+    for step in range(1, 40):
+        reporter.note(step, loss=1 / step)
+    assert [one["step"] for one in heard(ear)] == [1]
+    reporter.flush()
+    assert [(one["step"], one["loss"]) for one in heard(ear)] == [(39, 1 / 39)]
+    reporter.flush()
+    assert heard(ear) == [], "nothing is pending any more"
+
+
+LEAVES = """
+import sys
+from gflow.train import report
+for step in range(1, 40):
+    report(step, steps=100, loss=1 / step)
+%s
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
+def test_a_script_that_exits_sends_its_last_report(tmp_path, ear, end, code):
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVES % end], env=os.environ | told(tmp_path), stderr=subprocess.DEVNULL
+    )
+    assert (ended.returncode, heard(ear)[-1]["step"]) == (code, 39)
+
+
+class GpuLoss:
+    """A tensor on a GPU, as far as the reporter looks at it."""
+
+    is_cuda = True
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+    def detach(self):
+        return self
+
+    def to(self, device, non_blocking):
+        return self.value
+
+
+def test_a_loss_on_the_gpu_is_complete_at_the_end(tmp_path, ear):
+    reporter = Reporter(told(tmp_path), every_s=0)
+    reporter.note(1, loss=GpuLoss(0.5))
+    reporter.note(2, loss=GpuLoss(0.25))
+    reporter.flush()
+    assert [(one["step"], one.get("loss")) for one in heard(ear)] == [(1, None), (2, 0.5), (2, 0.25)]
+
+
+def test_a_forked_child_does_not_repeat_the_report_of_its_parent(tmp_path, ear):
+    reporter = Reporter(told(tmp_path), every_s=60)
+    reporter.note(1)
+    reporter.note(2)
+    child = os.fork()
+    if not child:
+        reporter.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [one["step"] for one in heard(ear)] == [1]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), None])

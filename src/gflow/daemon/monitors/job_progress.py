@@ -1,9 +1,10 @@
 """Receives progress reports of jobs: datagrams on a Unix socket, authenticated by SCM_CREDENTIALS.
 
 A job sends a report when its progress changes, at most once a second, and never blocks: a report that does
-not fit into the socket's queue is lost. The daemon reads a few datagrams and then pauses, so that no job can
-keep the loop busy. In system mode each user has a socket that no other user can write to: the kernel queues
-few datagrams, and a flood by one user must not displace the reports of others.
+not fit into the socket's queue is lost. Before its end a job waits up to a second for room, and the daemon
+reads all queued reports before it records the end. Otherwise it reads a few datagrams and then pauses, so
+that no job can keep the loop busy. In system mode each user has a socket that no other user can write to: the
+kernel queues few datagrams, and a flood by one user must not displace the reports of others.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from gflow.daemon.settings import Settings
 log = logging.getLogger("gflow.progress")
 # Bytes of a datagram.
 MAX_BYTES = 4096
-# Datagrams read at once, and before the end of a job is processed.
+# Datagrams read at once, and before the end of a job is processed: more than the kernel queues (10, or 512
+# with systemd).
 AT_ONCE = 32
-AT_END = 64
+AT_END = 600
 PAUSE_S = 0.05
 CREDENTIALS = struct.Struct("3i")
 # Larger values are errors, and would not fit a database column.

@@ -1,10 +1,12 @@
 """Progress reports to the daemon. They never block and never fail; at most one datagram per second is sent.
 
-Outside of a job nothing is sent. Nothing here needs PyTorch.
+The last step is sent at once, and the latest report at the exit of the process. Outside of a job nothing is
+sent. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -13,7 +15,7 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from gflow.ml.train.metering import meter_of
 
@@ -22,6 +24,18 @@ EVERY_S = 1.0
 LAST_WORD = struct.pack("ll", 1, 0)
 # Weight of a new speed measurement in the moving average.
 FRESH = 0.3
+
+
+class _Report(NamedTuple):
+    """The arguments of `Reporter.note`, and when it was called."""
+
+    at: float
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    samples: int
+    loss: Any
 
 
 class Reporter:
@@ -42,6 +56,10 @@ class Reporter:
         self._sock: socket.socket | None = None
         self._address = ""
         self._due = 0.0
+        # The latest report, if it or its loss was not sent yet, and the process that made it.
+        self._pending: _Report | None = None
+        self._pid = 0
+        self._sent_step = -1
         self._last: tuple[float, int, int] | None = None
         self._steps_per_s = self._samples_per_s = 0.0
         self._meter = meter_of(environ) if metered else None
@@ -63,21 +81,46 @@ class Reporter:
         if self._meter is not None:
             self._meter.tick(step, samples, always=final)
         now = time.monotonic()
-        if now < self._due and not final:
-            return
-        self._due = now + self._every_s
         if not self._path:
             return
-        self._measure(now, step, samples)
-        said: dict[str, Any] = {"step": step, "steps": steps, "epoch": epoch, "epochs": epochs}
-        value = self._value(loss, wait=final)
+        is_last = 0 < steps == step != self._sent_step
+        # Detached: a pending loss must not keep the graph of its step in memory.
+        loss = loss.detach() if hasattr(loss, "detach") else loss
+        self._pending = _Report(now, step, steps, epoch, epochs, samples, loss)
+        if now >= self._due or final or is_last:
+            self._due = now + self._every_s
+            self._send_pending(wait=final or is_last)
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            atexit.register(self.flush)
+
+    def flush(self) -> None:
+        """Send the latest report if it was held back. A forked child does not send its parent's."""
+        if self._pending is not None and self._pid == os.getpid():
+            with suppress(Exception):  # a GPU that failed: the process is ending anyway
+                self._send_pending(wait=True)
+
+    def _send_pending(self, *, wait: bool) -> None:
+        report, self._pending = self._pending, None
+        assert report is not None
+        self._sent_step = report.step
+        self._measure(report.at, report.step, report.samples)
+        said: dict[str, Any] = {
+            "step": report.step,
+            "steps": report.steps,
+            "epoch": report.epoch,
+            "epochs": report.epochs,
+        }
+        value = self._value(report.loss, wait=wait)
         if value is not None and math.isfinite(value):
             said["loss"] = value
         if self._samples_per_s:
             said["samples_per_s"] = round(self._samples_per_s, 3)
-        if steps and self._steps_per_s:
-            said["left_s"] = round(max(0, steps - step) / self._steps_per_s, 3)
-        self._send(said, wait=final)
+        if report.steps and self._steps_per_s:
+            said["left_s"] = round(max(0, report.steps - report.step) / self._steps_per_s, 3)
+        self._send(said, wait=wait)
+        if self._coming is not None:  # its loss was not sent yet
+            self._pending = report
 
     def _measure(self, now: float, step: int, samples: int) -> None:
         before, self._last = self._last, (now, step, samples)
@@ -94,9 +137,10 @@ class Reporter:
         if loss is None or isinstance(loss, (int, float)):
             return loss
         if getattr(loss, "is_cuda", False) and not wait:
-            coming, self._coming = self._coming, loss.detach().to("cpu", non_blocking=True)
+            coming, self._coming = self._coming, loss.to("cpu", non_blocking=True)
             return None if coming is None else float(coming)
-        return float(loss.detach() if hasattr(loss, "detach") else loss)
+        self._coming = None
+        return float(loss)
 
     def _send(self, said: dict[str, Any], *, wait: bool) -> None:
         """Send a datagram. With `wait`, block up to `LAST_WORD` if the queue is full; else drop it."""
