@@ -185,12 +185,12 @@ def _json_escape(char: str) -> str:
     return "".join("\\u" + digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name nearest to `name`; empty: none is near."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name nearest to `name`; empty: none is as similar as `cutoff` (0 to 1)."""
     import difflib
 
     folded = {text.lower(): text for text in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1)
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
     return folded[close[0]] if close else ""
 
 

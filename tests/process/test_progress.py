@@ -133,6 +133,33 @@ def test_a_finished_job_keeps_its_last_report(daemon: Box, steps: int, shown: st
     assert cells.split() == [str(job), shown, "0.025"]
 
 
+MEASURES = """
+import sys
+from gflow.train import report
+report(1, loss=float(sys.argv[1]), accuracy=float(sys.argv[2]))
+"""
+
+
+def test_any_metric_is_listed_sorted_and_shown(daemon: Box) -> None:
+    (daemon.work / "measures.py").write_text(MEASURES)
+    jobs = [daemon.submit(sys.executable, "measures.py", *values) for values in (("3", "0.5"), ("1", "0.25"))]
+    jobs.append(daemon.submit("true"))
+    for job in jobs:
+        daemon.finished(job)
+    first, second, silent = map(str, jobs)
+
+    def listed(order: str) -> list[list[str]]:
+        text = daemon.ok("gqueue", "-a", "-r", order, "-f", "JOBID,LOSS,accuracy")
+        return [line.split() for line in text.splitlines()]
+
+    assert listed("loss") == [
+        ["JOBID", "LOSS", "accuracy"], [second, "1", "0.25"], [first, "3", "0.5"], [silent, "-", "-"],
+    ]  # fmt: skip
+    assert [cells[0] for cells in listed("-accuracy")] == ["JOBID", first, second, silent]
+    assert progress(daemon, jobs[0])["metrics"] == {"accuracy": 0.5}
+    assert "Metrics: accuracy 0.5\n" in daemon.ok("gjob", "show", first)
+
+
 FLOODS = """
 import glob, json, os, socket, sys
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

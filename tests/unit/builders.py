@@ -81,6 +81,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values_of, arguments))
     if typing.get_origin(kind) is tuple and arguments[1:] == (...,):
         return st.lists(values_of(arguments[0]), max_size=4).map(tuple)
+    if typing.get_origin(kind) is dict:
+        return st.dictionaries(*map(values_of, arguments), max_size=4)
     return st.from_type(kind)
 
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 from gflow.core.model import Moment
 from gflow.daemon.monitors import job_progress
-from gflow.daemon.monitors.job_progress import ProgressSocket
+from gflow.daemon.monitors.job_progress import ProgressReport, ProgressSocket
+from gflow.metric_names import MOST_METRICS
 
 
 def test_last_progress_report_is_read_at_the_end(tmp_path, monkeypatch) -> None:
@@ -39,3 +40,10 @@ def test_last_progress_report_is_read_at_the_end(tmp_path, monkeypatch) -> None:
         assert not (tmp_path / "progress.sock").exists()
 
     asyncio.run(main())
+
+
+def test_metrics_of_a_report_are_checked() -> None:
+    names = {"ok": 1.0, "no name": 2.0, "": 3.0, "x" * 49: 4.0, "inf": float("inf")}
+    report = ProgressReport(job="1", attempt=1, step=1, metrics=names | {f"m{n}": 0.0 for n in range(99)})
+    kept = job_progress._job_progress(report, Moment(1.0, 1.0)).metrics
+    assert len(kept) == MOST_METRICS and kept["ok"] == 1.0 and not kept.keys() & {"no name", "", "inf"}

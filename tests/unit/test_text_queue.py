@@ -1,7 +1,7 @@
 import pytest
 
 from gflow.core.forecast.explain import Blocker
-from gflow.core.model import JobState, Moment
+from gflow.core.model import JobProgress, JobState, Moment
 from gflow.errors import UsageError
 from gflow.testing import progress
 from gflow.text.queue import (
@@ -16,6 +16,7 @@ from gflow.text.queue import (
     row_maker,
     short_state,
     sort_key,
+    sort_of,
 )
 
 from .builders import NOON, ended, job, running
@@ -217,7 +218,56 @@ def test_other_names_of_columns_lead_to_columns():
     assert columns_of("id,Status,exit_code") == ("JOBID", "STATE", "EXIT")
 
 
+def reports(number, **values):
+    loss = values.pop("loss", None)
+    said = JobProgress(at=NOON, step=1, loss=loss, metrics=values)
+    return running(number, 0, progress_report=said)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("JOBID,loss,accuracy", ("JOBID", "LOSS", "accuracy")),
+        ("eval/f1,val_loss,metrics.AUC", ("eval/f1", "val_loss", "AUC")),
+        ("metrics.nmae", ("nmae",)),
+    ],
+)
+def test_a_metric_is_a_column(text, names):
+    assert columns_of(text) == names
+    assert len(row_maker(names, NOW)((job(1), None))) == len(names)
+
+
+def test_the_column_of_a_metric_shows_its_last_value():
+    row = row_maker(("JOBID", "LOSS", "accuracy"), NOW)
+    assert row((reports(1, loss=0.31251, accuracy=0.5), None)) == ["1", "0.3125", "0.5"]
+    assert row((reports(2, f1=0.5), None)) == ["2", "-", "-"]
+    assert row((job(3), None)) == ["3", "-", "-"]
+
+
+def test_an_unknown_column_in_capitals_may_be_a_metric_and_the_hint_says_how():
+    with pytest.raises(UsageError, match="unknown column 'AUC'") as caught:
+        columns_of("AUC")
+    assert caught.value.hint.endswith("; metrics.AUC is a metric")
+
+
 # ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("loss", [2, 1, 3, 4]), ("-loss", [1, 2, 4, 3]), ("accuracy", [3, 1, 2, 4])]
+)
+def test_jobs_without_a_metric_come_last_in_both_orders(text, numbers):
+    jobs = [reports(1, loss=0.5), reports(2, loss=0.25), reports(3, accuracy=1.0), job(4)]
+    name, is_reversed = sort_of(text)
+    key = sort_key(name, NOW, is_reversed=is_reversed)
+    found = sorted([(one, None) for one in jobs], key=key, reverse=is_reversed)
+    assert [shown.number for shown, _ in found] == numbers
+
+
+def test_hidden_metrics_do_not_decide_the_order():
+    jobs = [reports(1, loss=0.5), reports(2, loss=0.25)]
+    key = sort_key("loss", NOW, sees_metrics=lambda shown: False)
+    assert [shown.number for shown, _ in sorted([(one, None) for one in jobs], key=key)] == [1, 2]
 
 
 def in_order(name, *jobs):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from gflow.metric_names import MOST_METRICS
 from gflow.ml.train.progress import Reporter
 
 
@@ -131,6 +132,21 @@ def test_a_forked_child_does_not_repeat_the_report_of_its_parent(tmp_path, ear):
 def test_a_loss_that_is_no_number_is_left_out(tmp_path, ear, loss):
     Reporter(told(tmp_path)).note(1, loss=loss)
     assert "loss" not in heard(ear)[0]
+
+
+def test_any_metric_is_reported_and_keeps_its_value(tmp_path, ear):
+    reporter = Reporter(told(tmp_path), every_s=60)
+    reporter.note(1, loss=0.5)
+    reporter.note(2, loss=0.25, accuracy=0.75, **{"eval/f1": 1})
+    reporter.note(3, loss=float("nan"), text="no number", **{"not a name": 1.0})
+    reporter.flush()
+    last = heard(ear)[-1]
+    assert (last["step"], "loss" in last, last["metrics"]) == (3, False, {"accuracy": 0.75, "eval/f1": 1.0})
+
+
+def test_metrics_are_bounded(tmp_path, ear):
+    Reporter(told(tmp_path)).note(1, **{f"{'x' * 40}{index}": 1e-300 for index in range(100)})
+    assert len(heard(ear)[0]["metrics"]) == MOST_METRICS
 
 
 def test_reports_without_listener_are_dropped(tmp_path, ear):

@@ -85,7 +85,8 @@ ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
-expected start of a waiting job) END EXIT ATTEMPT TARGET COMMAND WORKDIR
+expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA LOSS RATE TARGET COMMAND WORKDIR, and
+any metric that jobs report, such as accuracy
 
 states: {states}"""
 EXAMPLES = """gqueue
@@ -93,6 +94,7 @@ gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
 gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
 gqueue --me -N 'lr*'
 gqueue -u ann -r priority -n 10
+gqueue -a -r loss -f JOBID,NAME,PROGRESS,LOSS,accuracy
 gqueue --tree
 gqueue --watch --interval 5
 gqueue --all -o csv > jobs.csv"""

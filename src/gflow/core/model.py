@@ -231,6 +231,12 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     samples_per_s: float = 0.0
     # Expected seconds from the report to the end.
     left_s: float | None = None
+    # Further values by name (`metric_names`), all finite.
+    metrics: dict[str, float] = {}
+
+    def metric(self, name: str) -> float | None:
+        """The value of a metric, or of `loss`; None: not reported."""
+        return self.loss if name == "loss" else self.metrics.get(name)
 
     @property
     def percent(self) -> int | None:

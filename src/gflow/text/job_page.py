@@ -183,7 +183,8 @@ def _progress(job: Job, now: Moment) -> list[tuple[str, str]]:
         return []
     left = left_s(job, now)
     text = spell_progress(job.progress_report) + (f", about {clock(left)} left" if left is not None else "")
-    return [("Progress", text)]
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.progress_report.metrics.items())
+    return [("Progress", text), *([("Metrics", metrics)] if metrics else [])]
 
 
 def _usage(job: Job) -> list[tuple[str, str]]:

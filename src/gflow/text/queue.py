@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.scheduling.placement import gib
-from gflow.errors import unknown
+from gflow.errors import nearest, unknown
 from gflow.job_states import LISTED
+from gflow.metric_names import is_metric_name
 from gflow.text.table import Sheet, clock
 
 Entry = tuple[Job, Blocker | None]
 # Default columns of a system daemon, which has jobs of several users.
 SHARED = ("JOBID", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)")
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
+# A metric by its name in the JSON, for one whose name alone reads as another column.
+PREFIX = "metrics."
+# Similarity from which a name is a misspelt column rather than a metric.
+CUTOFF = 0.7
 
 
 def short_state(job: Job) -> str:
@@ -102,12 +107,19 @@ def _eta(job: Job, why: Blocker | None, now: Moment) -> str:
     return "-" if seconds is None else clock(seconds)
 
 
-def _loss(job: Job, why: Blocker | None, now: Moment) -> str:
-    return (
-        "-"
-        if job.progress_report is None or job.progress_report.loss is None
-        else f"{job.progress_report.loss:.4g}"
-    )
+def metric_value(job: Job, name: str) -> float | None:
+    """The value of a metric, or of `loss`, that the job reported last; None: it did not report it."""
+    return job.progress_report.metric(name) if job.progress_report is not None else None
+
+
+def _metric(name: str) -> Callable[[Job, Blocker | None, Moment], str]:
+    """The column of a metric."""
+
+    def cell(job: Job, why: Blocker | None, now: Moment) -> str:
+        value = metric_value(job, name)
+        return "-" if value is None else f"{value:.4g}"
+
+    return cell
 
 
 def _rate(job: Job, why: Blocker | None, now: Moment) -> str:
@@ -168,7 +180,7 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "ATTEMPT": lambda job, why, now: str(job.attempt),
     "PROGRESS": _progress,
     "ETA": _eta,
-    "LOSS": _loss,
+    "LOSS": _metric("loss"),
     "RATE": _rate,
     "TARGET": lambda job, why, now: _target(job),
     "COMMAND": lambda job, why, now: _command(job),
@@ -190,18 +202,40 @@ def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
     """The columns named by `-f TEXT`; `usual` if it is empty."""
     if not text:
         return usual
-    names = [name.strip().upper() for name in text.split(",")]
-    for name in names:
-        if name not in COLUMNS and name not in ALIASES:
-            raise unknown("column", name, COLUMNS)
-    return tuple(ALIASES.get(name, name) for name in names)
+    return tuple(_column_of(name.strip()) for name in text.split(","))
+
+
+def _column_of(text: str) -> str:
+    """The column named `text`, in any case, or else the metric of that name."""
+    name = text.upper()
+    if name in COLUMNS or name in ALIASES:
+        return ALIASES.get(name, name)
+    if metric := metric_of(text, (*COLUMNS, *ALIASES)):
+        return metric
+    error = unknown("column", name, COLUMNS)
+    if is_metric_name(text) and "did you mean" not in error.hint:
+        error.hint += f"; {PREFIX}{text} is a metric"
+    raise error
+
+
+def metric_of(text: str, known: Iterable[str]) -> str:
+    """The metric that `text` names; empty: it is not a name, or looks like a misspelt one of `known`.
+
+    Jobs may report a metric later, so any name is accepted that has small letters and is not near a known
+    name, as `nmae` is. `val_loss`, with a separator, and `metrics.NAME` are always accepted.
+    """
+    name = text.removeprefix(PREFIX)
+    if not is_metric_name(name):
+        return ""
+    is_plain = name == text and name.isalnum()
+    return "" if is_plain and (name.isupper() or nearest(name, known, CUTOFF)) else name
 
 
 def row_maker(
     names: Sequence[str], now: Moment, starts: Mapping[JobKey, float] | None = None
 ) -> Callable[[Entry], list[str]]:
     """A function that makes the cells of an entry. `starts`: ETAs of waiting jobs, in seconds since 1970."""
-    cells = [COLUMNS[name] for name in names]
+    cells = [COLUMNS.get(name) or _metric(name) for name in names]
     if starts and "START" in names:
         cells[names.index("START")] = lambda job, why, now: _start(job, starts.get(job.key))
 
@@ -235,6 +269,30 @@ SORTS: dict[str, Callable[[Job, Moment], Any]] = {
 }
 
 
-def sort_key(name: str, now: Moment) -> Callable[[Entry], Any]:
-    rank = SORTS[name]
-    return lambda entry: (rank(entry[0], now), entry[0].key)
+def sort_of(text: str) -> tuple[str, bool]:
+    """Parse a sort key: `time`, or `-time` for the reverse order; or a metric, as reported."""
+    given = text.removeprefix("-")
+    name = given.lower() if given.lower() in (*SORTS, "loss") else metric_of(given, SORTS)
+    if not name:
+        raise unknown("order", given, (*SORTS, "loss"))
+    return name, text.startswith("-")
+
+
+def sort_key(
+    name: str,
+    now: Moment,
+    *,
+    is_reversed: bool = False,
+    sees_metrics: Callable[[Job], bool] = lambda job: True,
+) -> Callable[[Entry], Any]:
+    """The sort key of a listing. Jobs without a metric, or whose metrics are hidden, come last."""
+    rank = SORTS.get(name)
+    if rank is not None:
+        return lambda entry: (rank(entry[0], now), entry[0].key)
+
+    def by_metric(entry: Entry) -> tuple[bool, float, int]:
+        job = entry[0]
+        value = metric_value(job, name) if sees_metrics(job) else None
+        return (value is None) != is_reversed, value or 0.0, job.key
+
+    return by_metric

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -46,6 +46,8 @@ class ListingRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_past: bool
     sort: str = "id"
     is_reversed: bool = False
+    # Whether the caller sees the metrics of a job, which otherwise must not decide the order.
+    sees_metrics: Callable[[Job], bool] = lambda job: True
     # N > 0: the first N; N < 0: the last -N; 0: all; None: all active jobs and the newest final ones.
     limit: int | None = None
     offset: int = 0
@@ -236,9 +238,8 @@ async def _sort_and_cut(entries: Iterator[Entry], listing: ListingRequest, now: 
     from_end = limit < 0
     if listing.sort != "id" or listing.is_reversed or from_end:
         # The last N are the first N in reverse order.
-        entries = await in_order(
-            entries, sort_key(listing.sort, now), reverse=listing.is_reversed != from_end
-        )
+        key = sort_key(listing.sort, now, is_reversed=listing.is_reversed, sees_metrics=listing.sees_metrics)
+        entries = await in_order(entries, key, reverse=listing.is_reversed != from_end)
     async for _ in in_slices(islice(entries, listing.offset)):
         pass
     if not from_end:

@@ -15,6 +15,8 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from itertools import islice
+from math import isfinite
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from gflow.core.ids import parse_label
 from gflow.core.model import JobProgress, Moment
 from gflow.core.state.state import State
 from gflow.daemon.settings import Settings
+from gflow.metric_names import MOST_METRICS, is_metric_name
 
 log = logging.getLogger("gflow.progress")
 # Bytes of a datagram.
@@ -145,9 +148,14 @@ class ProgressSocket:
 
 
 def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
-    return JobProgress(
-        **{name: getattr(report, name) for name in JobProgress.__struct_fields__} | {"at": at.wall}
-    )
+    given = {name: getattr(report, name) for name in JobProgress.__struct_fields__}
+    return JobProgress(**given | {"at": at.wall, "metrics": _valid_metrics(report.metrics)})
+
+
+def _valid_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    """The first `MOST_METRICS` finite values with valid names."""
+    valid = ((name, value) for name, value in metrics.items() if is_metric_name(name) and isfinite(value))
+    return dict(islice(valid, MOST_METRICS))
 
 
 def _sender(more: list[tuple[int, int, bytes]]) -> int | None:

@@ -20,13 +20,14 @@ def transformers() -> Any:
 
     class Gflow(TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.stop, self.reporter, self.loss = Stop(), Reporter(), None
+            self.stop, self.reporter = Stop(), Reporter()
+            self.logged: dict[str, Any] = {}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             self.stop.listen()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
-            self.loss = (logs or {}).get("loss", self.loss)
+            self.logged |= _metrics(logs or {})
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
             if state.is_world_process_zero:
@@ -37,8 +38,8 @@ def transformers() -> Any:
                     epochs=int(args.num_train_epochs) if args.max_steps <= 0 else 0,
                     samples=state.global_step * args.train_batch_size * args.world_size
                     * args.gradient_accumulation_steps,
-                    loss=self.loss,
                     final=state.global_step >= state.max_steps,
+                    **self.logged,
                 )  # fmt: skip
             if _any_rank(self.stop.is_asked):
                 control.should_save = control.should_training_stop = True
@@ -118,7 +119,7 @@ def accelerate() -> Any:
             self.steps = int(values.get("steps", 0) or 0)
 
         def log(self, values: dict[str, Any], step: int | None = None, **more: Any) -> None:
-            self.reporter.note(step or 0, steps=self.steps, loss=values.get("loss"))
+            self.reporter.note(step or 0, steps=self.steps, **_metrics(values))
 
     return Gflow()
 
@@ -141,6 +142,15 @@ def tqdm(*words: Any, **options: Any) -> Any:
                 reporter.note(count, steps=int(self.total or 0), final=count == self.total)
 
     return Gflow(*words, **options)
+
+
+# Names that mean something else in a report.
+NOT_METRICS = frozenset({"step", "steps", "epoch", "epochs", "samples", "final"})
+
+
+def _metrics(values: dict[str, Any]) -> dict[str, Any]:
+    """The logged values that are metrics."""
+    return {name: value for name, value in values.items() if name not in NOT_METRICS}
 
 
 def _any_rank(request: bool) -> bool:

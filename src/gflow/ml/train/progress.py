@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from gflow.metric_names import MOST_METRICS, is_metric_name
 from gflow.ml.train.metering import meter_of
 
 EVERY_S = 1.0
@@ -56,15 +57,16 @@ class Reporter:
         self._sock: socket.socket | None = None
         self._address = ""
         self._due = 0.0
-        # The latest report, if it or its loss was not sent yet, and the process that made it.
+        # The latest report, if it or one of its values was not sent yet, and the process that made it.
         self._pending: _Report | None = None
         self._pid = 0
         self._sent_step = -1
         self._last: tuple[float, int, int] | None = None
         self._steps_per_s = self._samples_per_s = 0.0
         self._meter = meter_of(environ) if metered else None
-        # A loss that is being copied from the GPU.
-        self._coming: Any = None
+        # The latest value of each metric, and values that are being copied from the GPU.
+        self._metrics: dict[str, Any] = {}
+        self._coming: dict[str, Any] = {}
 
     def note(
         self,
@@ -76,23 +78,32 @@ class Reporter:
         samples: int = 0,
         loss: Any = None,
         final: bool = False,
+        **metrics: Any,
     ) -> None:
-        """Report progress. `samples`: used by this process so far. `loss`: a number or a tensor."""
+        """Report progress. `samples`: used by this process so far. `loss` and `metrics`: numbers or tensors.
+
+        A metric keeps its value until it is reported again.
+        """
         if self._meter is not None:
             self._meter.tick(step, samples, always=final)
         now = time.monotonic()
         if not self._path:
             return
         is_last = 0 < steps == step != self._sent_step
-        # Detached: a pending loss must not keep the graph of its step in memory.
-        loss = loss.detach() if hasattr(loss, "detach") else loss
-        self._pending = _Report(now, step, steps, epoch, epochs, samples, loss)
+        self.keep_metrics(metrics)
+        self._pending = _Report(now, step, steps, epoch, epochs, samples, _detached(loss))
         if now >= self._due or final or is_last:
             self._due = now + self._every_s
             self._send_pending(wait=final or is_last)
         if self._pid != os.getpid():
             self._pid = os.getpid()
             atexit.register(self.flush)
+
+    def keep_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Keep these values for the next report. Invalid names, and those above the limit, are ignored."""
+        for name, value in metrics.items():
+            if name in self._metrics or (len(self._metrics) < MOST_METRICS and is_metric_name(name)):
+                self._metrics[name] = _detached(value)
 
     def flush(self) -> None:
         """Send the latest report if it was held back. A forked child does not send its parent's."""
@@ -111,15 +122,18 @@ class Reporter:
             "epoch": report.epoch,
             "epochs": report.epochs,
         }
-        value = self._value(report.loss, wait=wait)
-        if value is not None and math.isfinite(value):
-            said["loss"] = value
+        loss = self._number("loss", report.loss, wait=wait)
+        if loss is not None:
+            said["loss"] = loss
+        numbers = {name: self._number(name, value, wait=wait) for name, value in self._metrics.items()}
+        if metrics := {name: number for name, number in numbers.items() if number is not None}:
+            said["metrics"] = metrics
         if self._samples_per_s:
             said["samples_per_s"] = round(self._samples_per_s, 3)
         if report.steps and self._steps_per_s:
             said["left_s"] = round(max(0, report.steps - report.step) / self._steps_per_s, 3)
         self._send(said, wait=wait)
-        if self._coming is not None:  # its loss was not sent yet
+        if self._coming:  # some of its values were not sent yet
             self._pending = report
 
     def _measure(self, now: float, step: int, samples: int) -> None:
@@ -131,16 +145,22 @@ class Reporter:
         if samples > before[2]:
             self._samples_per_s = _smooth(self._samples_per_s, (samples - before[2]) / seconds)
 
-    def _value(self, loss: Any, *, wait: bool) -> float | None:
-        """Return the loss as a number. A GPU tensor is copied asynchronously and reported the next time:
-        reading it at once would block until the GPU has finished its queue."""
-        if loss is None or isinstance(loss, (int, float)):
-            return loss
-        if getattr(loss, "is_cuda", False) and not wait:
-            coming, self._coming = self._coming, loss.to("cpu", non_blocking=True)
-            return None if coming is None else float(coming)
-        self._coming = None
-        return float(loss)
+    def _number(self, name: str, value: Any, *, wait: bool) -> float | None:
+        """Return the value as a finite number, or None. A GPU tensor is copied asynchronously and reported
+        the next time: reading it at once would block until the GPU has finished its queue."""
+        if getattr(value, "is_cuda", False) and not wait:
+            coming = self._coming.get(name)
+            self._coming[name] = value.to("cpu", non_blocking=True)
+            value = coming
+        elif name in self._coming:
+            del self._coming[name]
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):  # a text, or a tensor with several elements
+            return None
+        return number if math.isfinite(number) else None
 
     def _send(self, said: dict[str, Any], *, wait: bool) -> None:
         """Send a datagram. With `wait`, block up to `LAST_WORD` if the queue is full; else drop it."""
@@ -158,11 +178,16 @@ _reporter: Reporter | None = None
 
 
 def report(step: int, **more: Any) -> None:
-    """Report progress from any script: `report(step, steps=1000, loss=0.3)`."""
+    """Report progress from any script: `report(step, steps=1000, loss=0.3, accuracy=0.9)`."""
     global _reporter
     if _reporter is None:
         _reporter = Reporter()
     _reporter.note(step, **more)
+
+
+def _detached(value: Any) -> Any:
+    """The value without its graph: a pending tensor must not keep the activations of its step in memory."""
+    return value.detach() if hasattr(value, "detach") else value
 
 
 def _smooth(old: float, new: float) -> float:

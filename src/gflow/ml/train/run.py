@@ -255,12 +255,13 @@ class Run:
 
     # ------------------------------------------------------------ progress
 
-    def log(self, loss: Any = None) -> None:
-        """Report the current loss, a number or a tensor, for `gqueue` and `gjob`.
+    def log(self, loss: Any = None, **metrics: Any) -> None:
+        """Report the current loss and other metrics, numbers or tensors, for `gqueue` and `gjob`.
 
         It costs microseconds, never blocks and never fails. Steps and epochs are reported without it.
         """
         self._loss = loss
+        self._reporter.keep_metrics(metrics)
 
     def _count_steps(self, loader: Any, epochs: int) -> None:
         self._epochs = epochs

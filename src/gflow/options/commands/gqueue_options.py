@@ -56,10 +56,10 @@ OPTIONS = (
     Option(
         "sort",
         "text",
-        "sort by id, state, time, name, gpus or priority; -time reverses the order",
+        "sort by id, state, time, name, gpus, priority, loss or any reported metric; -time reverses",
         short="r",
         metavar="ORDER",
-        choices=("id", "state", "time", "name", "gpus", "priority"),
+        choices=("id", "state", "time", "name", "gpus", "priority", "loss"),
     ),
     Option("limit", "count", "show the first N jobs; -N: the last N; 0: all", short="n", metavar="N"),
     Option("offset", "count", "skip the first N jobs", metavar="N", low=0),

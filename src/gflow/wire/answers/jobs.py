@@ -20,7 +20,7 @@ else:
 
 
 class ReportedProgress(msgspec.Struct, kw_only=True):
-    """How far a job says it is; null what it did not say."""
+    """How far a job says it is; null what it did not say. `metrics`: further values, by name."""
 
     step: int
     steps: int | None
@@ -30,6 +30,7 @@ class ReportedProgress(msgspec.Struct, kw_only=True):
     loss: float | None
     samples_per_s: float | None
     left_s: float | None
+    metrics: dict[str, float]
     at: str
 
 
@@ -249,6 +250,7 @@ def progress_view(progress: JobProgress) -> ReportedProgress:
         loss=progress.loss,
         samples_per_s=progress.samples_per_s or None,
         left_s=progress.left_s,
+        metrics=progress.metrics,
         at=rfc3339(progress.at),
     )
 

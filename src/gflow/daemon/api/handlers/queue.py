@@ -27,7 +27,7 @@ from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import unknown
 from gflow.options.times import parse_since
-from gflow.text.queue import DEFAULT, SHARED, SORTS, columns_of
+from gflow.text.queue import DEFAULT, SHARED, columns_of, sort_of
 from gflow.wire.queries import JobsQuery
 
 # Answers above this size (characters) are streamed.
@@ -73,7 +73,7 @@ def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
     is_past = bool(query.all or query.completed or query.jobs or query.since)
     if states:
         is_past = bool(states & FINAL)
-    sort, is_reversed = _sort(query.sort or "id")
+    sort, is_reversed = sort_of(query.sort or "id")
     wanted = Filter(
         states=FINAL if query.completed and not states else states,
         users=_visible_users(frozenset(users), viewer_of(request).only_users),
@@ -90,6 +90,7 @@ def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
         is_past=is_past,
         sort=sort,
         is_reversed=is_reversed,
+        sees_metrics=viewer_of(request).sees_details,
         limit=parse_number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
         offset=parse_number("offset", query.offset or "0", 0),
     )
@@ -100,14 +101,6 @@ def _visible_users(users: frozenset[str], only: frozenset[str]) -> frozenset[str
     if not only:
         return users
     return only if not users or users & only else frozenset({""})
-
-
-def _sort(text: str) -> tuple[str, bool]:
-    """Parse a sort key: `time`, or `-time` for the reverse order."""
-    name = text.removeprefix("-").lower()
-    if name not in SORTS:
-        raise unknown("order", name, SORTS)
-    return name, text.startswith("-")
 
 
 async def _respond(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> Response:
