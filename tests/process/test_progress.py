@@ -160,6 +160,14 @@ def test_any_metric_is_listed_sorted_and_shown(daemon: Box) -> None:
     assert "Metrics: accuracy 0.5\n" in daemon.ok("gjob", "show", first)
 
 
+def test_a_shell_script_reports(daemon: Box) -> None:
+    lines = ("gflow report step=40 steps=100 loss=0.5", "gflow report accuracy=0.75", "gflow report step=50")
+    job = daemon.submit("bash", "-c", " && ".join(lines))
+    assert daemon.finished(job)["state"] == "Finished", daemon.text_of(job)
+    found = progress(daemon, job)
+    assert (found["percent"], found["loss"], found["metrics"]) == (50, 0.5, {"accuracy": 0.75})
+
+
 FLOODS = """
 import glob, json, os, socket, sys
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

@@ -31,6 +31,7 @@ TOOLS = {
     "scale": "measure how well a training script scales",
     "spot": "run a command on a spot instance; stop it before it is reclaimed",
     "events": "print events as they occur",
+    "report": "report progress and metrics from a shell script in a job",
     "mcp": "serve gflow to an assistant (MCP)",
     "api": "print the OpenAPI description of the HTTP API",
     "simulate": "replay a trace under other scheduling policies",

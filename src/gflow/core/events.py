@@ -207,11 +207,12 @@ class Stuck(Event, frozen=True, kw_only=True):
 
 
 class Progressed(Event, frozen=True, kw_only=True):
-    """An attempt reports its progress."""
+    """An attempt reports its progress. `only`: the fields that it reports, if the others are to stay."""
 
     key: JobKey
     attempt: int
     progress: JobProgress
+    only: tuple[str, ...] | None = None
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):

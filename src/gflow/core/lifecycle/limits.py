@@ -7,6 +7,9 @@ with the job, and the audit log gets an entry at every 10 %.
 from __future__ import annotations
 
 import heapq
+from itertools import islice
+
+import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop, Warn
 from gflow.core.events import Idled, IdleSeen, Overran, Progressed, Stuck
@@ -15,6 +18,7 @@ from gflow.core.reasons import WARNED, Reason, ReasonKind
 from gflow.core.scheduling.placement import gib
 from gflow.core.state.state import State
 from gflow.core.transitions import FAILED, RUNNING, TIMEOUT
+from gflow.metric_names import MOST_METRICS
 
 
 def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
@@ -123,10 +127,19 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
     job = state.jobs.get(event.key)
     if job is None or job.state is not JobState.RUNNING or job.is_array or job.attempt != event.attempt:
         return
-    before, job.progress_report = job.progress_report, event.progress
-    now = event.progress.percent
-    if now is not None and now // 10 > _percent(before) // 10:
-        effects.append(AddAuditEntry(job.key, "progress", spell_progress(event.progress)))
+    before, report = job.progress_report, event.progress
+    if event.only is not None and before is not None and before.at >= (job.started_at or 0.0):
+        report = _merge_reports(before, report, event.only)
+    job.progress_report = report
+    if report.percent is not None and report.percent // 10 > _percent(before) // 10:
+        effects.append(AddAuditEntry(job.key, "progress", spell_progress(report)))
+
+
+def _merge_reports(before: JobProgress, report: JobProgress, only: tuple[str, ...]) -> JobProgress:
+    """The earlier report with the fields `only` of this one, and its metrics."""
+    fields = {name: getattr(report, name) for name in (*only, "at")}
+    metrics = dict(islice((before.metrics | report.metrics).items(), MOST_METRICS))
+    return msgspec.structs.replace(before, **fields | {"metrics": metrics})
 
 
 def _percent(progress: JobProgress | None) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from itertools import islice
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -42,15 +43,21 @@ MAX_VALUE = 1 << 53
 
 
 class ProgressReport(JobProgress, frozen=True, kw_only=True):
-    """One datagram: progress, job and attempt. `at` is ignored; the daemon sets the time."""
+    """One datagram: progress, job and attempt. `at` is ignored; the daemon sets the time.
+
+    `only`: the fields that it reports, if the others and the metrics are to stay as they are.
+    """
 
     job: str
     attempt: int
     at: float = 0.0
+    step: int = -1
+    only: tuple[Literal["step", "steps", "epoch", "epochs", "loss"], ...] | None = None
 
     @property
     def is_valid(self) -> bool:
-        counts = (self.step, self.steps, self.epoch, self.epochs)
+        step = 0 if self.only is not None and "step" not in self.only else self.step
+        counts = (step, self.steps, self.epoch, self.epochs)
         measures = (self.samples_per_s, self.left_s or 0.0)
         return all(0 <= count <= MAX_VALUE for count in counts) and all(
             0 <= one < MAX_VALUE for one in measures
@@ -142,14 +149,19 @@ class ProgressSocket:
             return
         self._post(
             lambda at: Progressed(
-                at=at, key=job.key, attempt=report.attempt, progress=_job_progress(report, at)
+                at=at,
+                key=job.key,
+                attempt=report.attempt,
+                progress=_job_progress(report, at),
+                only=report.only,
             )
         )
 
 
 def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
     given = {name: getattr(report, name) for name in JobProgress.__struct_fields__}
-    return JobProgress(**given | {"at": at.wall, "metrics": _valid_metrics(report.metrics)})
+    checked = {"at": at.wall, "step": max(0, report.step), "metrics": _valid_metrics(report.metrics)}
+    return JobProgress(**given | checked)
 
 
 def _valid_metrics(metrics: dict[str, float]) -> dict[str, float]:
