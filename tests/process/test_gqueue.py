@@ -391,3 +391,26 @@ def test_names_with_wildcards_and_my_jobs(daemon: Box) -> None:
     assert names() == ["bs1"]
     daemon.ok("gcancel", "--me")
     assert names() == []
+
+
+def test_a_group_is_named_as_one(daemon: Box) -> None:
+    daemon.submit("true")
+    text = daemon.ok("gbatch", "--hold", "--param", "lr=3,1,2", "echo", "{lr}")
+    assert "group_id: 2" in text
+    daemon.submit("true")
+    table = daemon.ok("gqueue", "g2", "-r", "params", "-f", "JOBID,GROUP,PARAMS").splitlines()
+    assert [line.split() for line in table[1:]] == [
+        ["3", "g2", "lr=1"], ["4", "g2", "lr=2"], ["2", "g2", "lr=3"],
+    ]  # fmt: skip
+    assert json.loads(daemon.ok("gjob", "show", "--json", "g2"))["total"] == 3
+    assert daemon.ok("gjob", "release", "g2").count("released") == 3
+    assert daemon.ok("gjob", "wait", "g2") == ""
+    assert daemon.ok("gcancel", "g2").count("is already Finished") == 3
+    refused = daemon.run("gqueue", "g5")
+    assert refused.returncode == 1 and "there is no group g5" in refused.stderr
+
+
+def test_a_sweep_is_one_line_on_a_terminal(daemon: Box) -> None:
+    body = {"token": "x" * 16, "jobs": [daemon.job_request(["true"], param={"a": ["1", "2"]})]}
+    text = daemon.api("POST", "/jobs?named", body, accept="text/plain")[1]
+    assert text.startswith(b"Submitted 2 batch jobs 1-2 as group g1\n")

@@ -4,7 +4,7 @@ import pytest
 
 from gflow.core.sweep_template import fill, fill_command
 from gflow.errors import UsageError
-from gflow.wire.job_selectors import Numbers, Tasks, parse_selectors
+from gflow.wire.job_selectors import Group, Numbers, Tasks, parse_selectors
 from gflow.wire.requests import JobRequest, Reader
 
 
@@ -97,3 +97,8 @@ def test_without_parameters_nothing_is_looked_at():
 def test_sweep_of_huge_commands_is_refused_early():
     with pytest.raises(UsageError, match="64 MiB"):
         swept(command=["x" * 1_000_000, "{a}"], options={"param": "a=1:100"})
+
+
+def test_a_group():
+    assert parse_selectors(["g116,7"]) == [Group(116), "7"]
+    assert parse_selectors(["G116", "g", "g1-2", "g1_2"]) == ["G116", "g", "g1-2", "g1_2"]

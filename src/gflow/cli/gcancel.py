@@ -15,6 +15,7 @@ filter options, or by both: then a job must match both."""
 EXAMPLES = """gcancel 42
 gcancel 42,43 45-50
 gcancel 42_3 42_[10-20]          # tasks of an array
+gcancel g116                     # all jobs of a sweep
 gcancel --now @                  # my latest job
 gcancel --state Queued --name 'exp-*'
 gcancel --dry-run --all"""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     Values = dict[str, Any]
 
 ABOUT = """Show and change jobs. A job is given by its id (42), as a task of an array (42_3, 42_[1-5]), as @
-for your latest job, or @~1 for the one before it; several as 1,3,5-7. `gjob COMMAND --help` lists options.
+for your latest job, or @~1 for the one before it; several as 1,3,5-7, or as g116, the jobs of group 116
+(a sweep). `gjob COMMAND --help` lists options.
 
 commands:
 """
@@ -33,6 +34,7 @@ gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
 gjob redo 42 --cascade            # also the jobs cancelled with it
 gjob wait 40-45
+gjob wait g116                    # all jobs of a sweep
 gjob history @
 gjob why 42
 gjob exec 42 -- nvidia-smi
@@ -202,7 +204,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
 
 
 def _has_several(jobs: list[str]) -> bool:
-    return len(jobs) > 1 or any(mark in jobs[0] for mark in ",-[")
+    return len(jobs) > 1 or any(mark in jobs[0] for mark in ",-[g")
 
 
 def _close_sessions(values: Values, jobs: list[str]) -> int:

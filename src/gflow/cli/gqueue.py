@@ -85,8 +85,8 @@ ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
-expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA LOSS RATE TARGET COMMAND WORKDIR, and
-any metric that jobs report, such as accuracy
+expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA LOSS RATE GROUP PARAMS TARGET
+COMMAND WORKDIR, and any metric that jobs report, such as accuracy
 
 states: {states}"""
 EXAMPLES = """gqueue
@@ -95,6 +95,7 @@ gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
 gqueue --me -N 'lr*'
 gqueue -u ann -r priority -n 10
 gqueue -a -r loss -f JOBID,NAME,PROGRESS,LOSS,accuracy
+gqueue g116 -f JOBID,ST,PARAMS,LOSS -r loss
 gqueue --tree
 gqueue --watch --interval 5
 gqueue --all -o csv > jobs.csv"""

@@ -34,7 +34,9 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
         return key
     if _NUMBERS.fullmatch(reference):  # larger than any key
         raise NotFound(f"there is no job {reference:.60}")
-    raise UsageError(f"{reference!a:.60} is not a job id", hint="jobs are named 42, 42_3, 5-9 or @")
+    raise UsageError(
+        f"{reference!a:.60} is not a job id", hint="jobs are named 42, 42_3, 5-9, g42 (a group) or @"
+    )
 
 
 def _parse_offset(reference: str) -> int:

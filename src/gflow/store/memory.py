@@ -95,7 +95,9 @@ class MemoryStore:
             _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
         ]
 
-    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+    def between(
+        self, first: int, last: int, owner: tuple[int, str | None] | None = None, *, group: int | None = None
+    ) -> list[JobKey]:
         uid, user = owner or (None, None)
         return [
             key
@@ -104,6 +106,7 @@ class MemoryStore:
             and first <= number_of(key) <= last
             and uid in (None, job.uid)
             and user in (None, job.user)
+            and group in (None, job.spec.group)
             and not self._is_hidden(key)
         ]
 

@@ -236,14 +236,17 @@ class SqliteStore:
             SELECT + " WHERE key > ? AND key < ? ORDER BY key", [array, array + (1 << TASK_BITS)]
         )
 
-    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+    def between(
+        self, first: int, last: int, owner: tuple[int, str | None] | None = None, *, group: int | None = None
+    ) -> list[JobKey]:
         """Keys of the existing jobs from number `first` to `last`, without tasks.
 
-        `owner`: only jobs of this uid and name (None: any name).
+        `owner`: only jobs of this uid and name (None: any name). `group`: only jobs of this group.
         """
         uid, user = owner or (None, None)
         mine = "ifnull(?, uid) = uid AND ifnull(?, user) = user"
-        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND {mine} ORDER BY key"
+        of_group = "" if group is None else f"AND json_extract(spec, '$.group') = {int(group)} "
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND {mine} {of_group}ORDER BY key"
         rows = self._rows(sql, (job_key(first), job_key(last), uid, user))
         return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 

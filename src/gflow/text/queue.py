@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from gflow.core.forecast.explain import Blocker
@@ -135,6 +136,11 @@ def _gpu_ids(job: Job) -> str:
     return ",".join(map(str, job.gpu_ids))
 
 
+def spell_parameters(job: Job) -> str:
+    """The parameters of a job of a sweep: `lr=0.1 seed=2`."""
+    return " ".join(f"{name}={value}" for name, value in job.spec.parameters)
+
+
 def _command(job: Job) -> str:
     return shlex.join((*filter(None, [job.spec.script_path]), *job.spec.command)) or "-"
 
@@ -182,6 +188,8 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "ETA": _eta,
     "LOSS": _metric("loss"),
     "RATE": _rate,
+    "GROUP": lambda job, why, now: f"g{job.spec.group}" if job.spec.group > 0 else "-",
+    "PARAMS": lambda job, why, now: spell_parameters(job) or "-",
     "TARGET": lambda job, why, now: _target(job),
     "COMMAND": lambda job, why, now: _command(job),
     "WORKDIR": lambda job, why, now: job.spec.cwd,
@@ -193,7 +201,7 @@ ALIASES = {
     "START_TIME": "START", "END_TIME": "END", "EXIT_CODE": "EXIT", "WORK_DIR": "WORKDIR", "CWD": "WORKDIR",
 }  # fmt: skip
 # Columns that may be truncated to fit the terminal, in this order: the reason is truncated last.
-LONG = (("NAME", "COMMAND", "WORKDIR", "USER", "PROJECT"), ("NODELIST(REASON)", "REASON"))
+LONG = (("NAME", "PARAMS", "COMMAND", "WORKDIR", "USER", "PROJECT"), ("NODELIST(REASON)", "REASON"))
 STYLES = {"CG": "33"}
 STYLES |= {name: state.row.style for state in JobState for name in (state.row.short, state.value)}
 
@@ -257,6 +265,8 @@ def cuttable(names: Sequence[str]) -> list[list[int]]:
 
 # ---------------------------------------------------------------- order
 
+# Larger than any group: jobs without one come last.
+_NO_GROUP = 1 << 62
 _RANK = {state: rank for rank, state in enumerate(LISTED)}
 # Sort keys; ties are ordered by id.
 SORTS: dict[str, Callable[[Job, Moment], Any]] = {
@@ -266,7 +276,22 @@ SORTS: dict[str, Callable[[Job, Moment], Any]] = {
     "name": lambda job, now: job.name,
     "gpus": lambda job, now: -job.spec.gpus,
     "priority": lambda job, now: -job.spec.priority,
+    "group": lambda job, now: job.spec.group if job.spec.group > 0 else _NO_GROUP,
+    "params": lambda job, now: _parameters(job),
 }
+
+
+def _parameters(job: Job) -> tuple[tuple[str, bool, float, str], ...]:
+    """Sort key of parameters: by name, then numbers by their value before texts."""
+    return tuple((name, *_number_or_text(value)) for name, value in job.spec.parameters)
+
+
+def _number_or_text(value: str) -> tuple[bool, float, str]:
+    try:
+        number = float(value)
+    except ValueError:
+        return True, 0.0, value
+    return (False, number, value) if isfinite(number) else (True, 0.0, value)
 
 
 def sort_of(text: str) -> tuple[str, bool]:
@@ -287,6 +312,8 @@ def sort_key(
 ) -> Callable[[Entry], Any]:
     """The sort key of a listing. Jobs without a metric, or whose metrics are hidden, come last."""
     rank = SORTS.get(name)
+    if name == "params":
+        return lambda entry: (_parameters(entry[0]) if sees_metrics(entry[0]) else (), entry[0].key)
     if rank is not None:
         return lambda entry: (rank(entry[0], now), entry[0].key)
 

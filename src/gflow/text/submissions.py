@@ -30,6 +30,14 @@ def group_lines(count: int, group: int) -> str:
     )
 
 
+def sweep_line(first: str, last: str, count: int, group: int) -> str:
+    """The output for a sweep on a terminal."""
+    return (
+        f"Submitted {count} batch jobs {first}-{last} as group g{group}\n"
+        f"See gqueue g{group}; change how many run at once with: gctl set-limit {group} N\n"
+    )
+
+
 def dry_run_page(specs: Sequence[Spec]) -> str:
     """The page of a dry run, one line per job and per task of an array."""
     total, lines = sum(map(tasks_of, specs)), list(dry_run_lines(specs))

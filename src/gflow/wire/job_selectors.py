@@ -1,4 +1,4 @@
-"""Parser of job selectors: `17`, `1,3,5-7`, `42_3`, `42_[1-5]`, `@`, `@~2`."""
+"""Parser of job selectors: `17`, `1,3,5-7`, `42_3`, `42_[1-5]`, `@`, `@~2`, `g116` (a group)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ MOST_IN_RANGES = 100_000
 # Unambiguous, so that matching is linear: with alternatives the regex would backtrack on a long text.
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)?(?:,|$)")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
+_GROUP = re.compile(r"g(\d{1,12})", re.ASCII)
 _TASKS = re.compile(r"(\d{1,12})_\[([^\[\]]*)\]", re.ASCII)
 
 
@@ -34,7 +35,13 @@ class Tasks(NamedTuple):
     tasks: TaskSet
 
 
-def parse_selectors(texts: list[str]) -> list[str | Numbers | Tasks]:
+class Group(NamedTuple):
+    """All jobs of a group, by its number."""
+
+    number: int
+
+
+def parse_selectors(texts: list[str]) -> list[str | Numbers | Tasks | Group]:
     """Parse comma-separated selectors. A comma in brackets does not separate."""
     parts = [part.strip().removesuffix(",").strip() for part in _split(",".join(texts))]
     found, named = [], 0
@@ -62,7 +69,9 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _parse_part(part: str) -> str | Numbers | Tasks:
+def _parse_part(part: str) -> str | Numbers | Tasks | Group:
+    if found := _GROUP.fullmatch(part):
+        return Group(int(found[1]))
     if found := _RANGE.fullmatch(part):
         first, last = int(found[1]), int(found[2])
         if last < first:

@@ -7,7 +7,8 @@ from the caller (`people.privacy`) gets the same error there as a job that does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import count
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,7 +22,7 @@ from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
 from gflow.daemon.loop.cooperative import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
-from gflow.wire.job_selectors import MOST_IN_RANGES, Numbers, Tasks, check_number, parse_selectors
+from gflow.wire.job_selectors import MOST_IN_RANGES, Group, Numbers, Tasks, check_number, parse_selectors
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
 
@@ -135,11 +136,40 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
         if isinstance(part, Numbers):
             named += part.last - part.first
             keys += _keys_between(context, viewer, part, named)
+        elif isinstance(part, Group):
+            members = group_keys(context, viewer, part.number)
+            named += len(members)
+            check_number(named)
+            keys += members
         elif isinstance(part, Tasks):
             keys += [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
         else:
             keys.append(check_visible(context, viewer, resolve(context.loop.state, uid, part)))
     return list(dict.fromkeys(keys))
+
+
+def group_keys(context: Context, viewer: Viewer, group: int) -> list[JobKey]:
+    """Keys of the jobs of a group. Raises UsageError if they are more than a request may name."""
+    found: list[JobKey] = []
+    for members in _group_slices(context, viewer, group):
+        found += members
+        check_number(len(found))
+    return found
+
+
+def _group_slices(context: Context, viewer: Viewer, group: int) -> Iterator[list[JobKey]]:
+    """Yield the jobs of a group, which has the number of its first job, at most `RANGE` in one query.
+
+    They were submitted together, so the search ends at the first `RANGE` numbers without one of them.
+    """
+    owner = None if viewer.sees_names else viewer.caller
+    for first in count(group, RANGE):
+        members = context.store.between(first, first + RANGE - 1, owner, group=group)
+        if not members and first == group:
+            raise NotFound(f"there is no group g{group}", hint="gqueue -a -f JOBID,GROUP shows the groups")
+        if not members:
+            return
+        yield members
 
 
 def check_visible(context: Context, viewer: Viewer, key: JobKey) -> JobKey:
@@ -174,6 +204,11 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
                 named += part.last - part.first
                 check_number(named, MOST_IN_RANGES)
                 keys |= await _lookup_range(context, viewer, part)
+            elif isinstance(part, Group):
+                for members in _group_slices(context, viewer, part.number):
+                    keys |= dict.fromkeys(members)
+                    check_number(len(keys), MOST_IN_RANGES)
+                    await asyncio.sleep(0)
             elif isinstance(part, Tasks):
                 keys |= {
                     check_visible(context, viewer, job_key(part.number, task)): None for task in part.tasks
@@ -255,7 +290,7 @@ def states_of(text: str) -> frozenset[JobState]:
 
 
 def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
-    """Resolve `17`, `42_3`, `42_[1-5]`, `@`, `5-9` to ranges of keys. An array includes its tasks.
+    """Resolve `17`, `42_3`, `42_[1-5]`, `@`, `5-9`, `g116` to ranges of keys. An array includes its tasks.
 
     A single job must exist. A range may contain numbers without jobs.
     """
@@ -267,6 +302,9 @@ def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, 
         elif isinstance(part, Tasks):
             keys = [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
             spans += [_span(context, key) for key in keys]
+        elif isinstance(part, Group):
+            members = group_keys(context, viewer, part.number)
+            spans += [(key, job_key(number_of(key) + 1) - 1) for key in members]
         else:
             spans += [_span(context, key) for key in keys_of(context, request, [part])]
     found = _merge_spans(spans)

@@ -11,7 +11,7 @@ OPTIONS = (
     Option(
         "jobs",
         "text",
-        "only these jobs: 17, 42_3, 5-9, @ (my latest)",
+        "only these jobs: 17, 42_3, 5-9, g116 (a group), @ (my latest)",
         short="j",
         aliases=("job",),
         metavar="LIST",
@@ -56,10 +56,10 @@ OPTIONS = (
     Option(
         "sort",
         "text",
-        "sort by id, state, time, name, gpus, priority, loss or any reported metric; -time reverses",
+        "sort by id, state, time, name, gpus, priority, group, params, loss or a metric; -time reverses",
         short="r",
         metavar="ORDER",
-        choices=("id", "state", "time", "name", "gpus", "priority", "loss"),
+        choices=("id", "state", "time", "name", "gpus", "priority", "group", "params", "loss"),
     ),
     Option("limit", "count", "show the first N jobs; -N: the last N; 0: all", short="n", metavar="N"),
     Option("offset", "count", "skip the first N jobs", metavar="N", low=0),

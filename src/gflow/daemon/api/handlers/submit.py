@@ -8,7 +8,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.ids import JobKey, label
+from gflow.core.ids import JobKey, label, number_of
 from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import Spec
 from gflow.core.state.state import PART
@@ -38,7 +38,7 @@ from gflow.errors import UsageError
 from gflow.options.update import FIXED_IN_REDO
 from gflow.store.port import address_of
 from gflow.store.rows import kept_size
-from gflow.text.submissions import group_lines, submitted_line
+from gflow.text.submissions import group_lines, submitted_line, sweep_line
 from gflow.wire.queries import SubmitQuery
 from gflow.wire.requests import (
     AUTO_MIB,
@@ -158,5 +158,13 @@ async def _answer_submitted(request: Request, query: SubmitQuery, keys: Sequence
             yield submitted_line(label(key), job.name if job else "", is_parsable=query.parsable)
 
     first = context.job(keys[0]) if len(keys) > 1 and not query.parsable else None
+    last = context.job(keys[-1]) if first else None
+    if query.named and first and last and 0 < first.spec.group == last.spec.group and _are_adjacent(keys):
+        line = sweep_line(first.label, last.label, len(keys), first.spec.group)
+        return await answer_jobs(request, keys, lambda some: (), line, 201)
     end = group_lines(len(keys), first.spec.group) if first else ""
     return await answer_jobs(request, keys, lines, end, 201)
+
+
+def _are_adjacent(keys: Sequence[JobKey]) -> bool:
+    return number_of(keys[-1]) - number_of(keys[0]) == len(keys) - 1
