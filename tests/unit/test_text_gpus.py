@@ -1,8 +1,12 @@
+import time
+from datetime import UTC, datetime
+
+import pytest
 from msgspec.structs import replace
 
 from gflow.core.model import Block
-from gflow.text.gpus import gpu_details, gpu_table
-from gflow.wire.answers.gpus import Holder, InfoAnswer, gpu_view
+from gflow.text.gpus import gpu_details, gpu_lines, gpu_table
+from gflow.wire.answers.gpus import Holder, InfoAnswer, Reserved, gpu_view
 
 from .builders import running
 from .machine import gpu
@@ -64,3 +68,56 @@ def test_idle_time_and_expected_free_time_of_a_gpu():
     assert page(holders=[holder]) == "State: in use without a time limit"
     busy = page(holders=[holder], free_at="2026-11-15T12:00:00.000Z")
     assert busy.startswith("State: free at about 2026-11-1")
+
+
+# ---------------------------------------------------------------- one line for each GPU
+
+NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def row(columns=80, **more):
+    view = replace(gpu_view(FOUR[0], []), model="NVIDIA A100-SXM4-80GB", memory_mib=81920, **more)
+    return gpu_lines(info([view]), FOUR[:1], columns, NOW).splitlines()
+
+
+def test_a_used_gpu_says_who_has_it_since_when_and_until_when(in_utc):
+    holder = Holder(
+        id=42, name="train.py", user="ann", used_mib=1, limit_mib=None, started_at="2026-11-15T11:05:00Z"
+    )
+    lines = row(holders=[holder], free_at="2026-11-16T01:05:00Z", used_mib=12600, utilisation=97)
+    assert lines == [
+        "GPU  MODEL           MEMORY     USE  USER  SINCE  UNTIL        JOB",
+        "0    A100-SXM4-80GB  12/80 GiB  97%  ann   11:05  11-16 01:05  42 (train.py)",
+    ]
+
+
+def test_an_idle_gpu_says_since_when_and_for_whom_it_is_reserved(in_utc):
+    later = Reserved("bob", "2026-11-15T18:00:00Z", "2026-11-15T20:00:00Z")
+    now = Reserved("bob", "2026-11-15T10:00:00Z", "2026-11-15T20:00:00Z")
+    assert row(idle_s=3600.0)[1].split()[4:] == ["-", "-", "11:00", "-", "idle"]
+    assert row(120, reserved=[later])[1].endswith("idle; reserved for bob from 18:00 until 20:00")
+    assert row(120, reserved=[now])[1].endswith("-      reserved for bob until 20:00")
+
+
+def test_a_long_note_wraps_instead_of_being_cut(in_utc):
+    why = "Drained: the fan is loud and the technician comes on Monday"
+    lines = row(reason=why)
+    start = lines[0].index("JOB")
+    assert " ".join(line[start:] for line in lines[1:]) == why
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_lines_fit_a_narrow_terminal(columns, in_utc):
+    holder = Holder(id=42, name="a-very-long-name-of-a-job" * 3, user="ann", used_mib=1, limit_mib=None)
+    lines = row(columns, holders=[holder], reason="Drained: loud fan")
+    assert max(map(len, lines[2:])) <= columns

@@ -26,14 +26,6 @@ def utc(monkeypatch):
     time.tzset()
 
 
-def test_long_names_are_cut_where_the_terminal_ends():
-    gpus = simulated_gpus("1x80G")
-    table = gpu_table(gpus, {0: [running(1, 0, name="x" * 100)]}, columns=60)
-    assert [len(line) for line in table.splitlines()[:2]] == [46, 60]
-    assert table.splitlines()[1].endswith("  1 (xxxxxxxxxxxxxxxxxxxxx…")
-    assert "x" * 100 in gpu_table(gpus, {0: [running(1, 0, name="x" * 100)]})
-
-
 # ---------------------------------------------------------------- one job
 
 

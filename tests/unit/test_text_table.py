@@ -151,3 +151,29 @@ def test_sheets_that_share_their_widths_are_aligned():
     second.add(("100", "y"))
     assert "".join(first.lines()) == "A    B\n1    x\n"
     assert "".join(second.lines()) == "A    B\n100  y\n"
+
+
+# ---------------------------------------------------------------- wrapping
+
+
+def _wrapped(columns, text):
+    sheet = Sheet(("ID", "NAME", "REASON"))
+    sheet.add(["1", "a", text])
+    return "".join(sheet.lines(columns, [[1], [2]], wraps=True)).splitlines()
+
+
+def test_the_last_column_wraps_where_the_terminal_is_too_narrow():
+    assert _wrapped(40, "needs four GPUs, and only two of them are free") == [
+        "ID  NAME  REASON",
+        "1   a     needs four GPUs, and only two",
+        "          of them are free",
+    ]
+
+
+def test_nothing_wraps_on_a_wide_terminal_or_in_a_pipe():
+    text = "needs four GPUs, and only two of them are free"
+    assert _wrapped(80, text) == _wrapped(0, text) == ["ID  NAME  REASON", f"1   a     {text}"]
+
+
+def test_text_without_room_beside_its_row_goes_below_it():
+    assert _wrapped(22, "needs four GPUs")[1:] == ["1   a", "       needs four GPUs"]

@@ -9,8 +9,12 @@ from gflow.options.commands.ginfo_options import OPTIONS
 from gflow.options.job_options import refuse
 from gflow.options.parse import parse
 
-ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
-one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""
+ABOUT = """Show the GPUs of this machine: memory, use, and who has each one since when, until
+when; which GPUs are reserved, drained or restricted.
+
+On a terminal there is a line for each GPU. Programs that read the output get a
+row for idle GPUs, one for each job and one for each reason why GPUs get no
+jobs. `ginfo info` is the same as `ginfo --long`."""
 EXAMPLES = """ginfo
 ginfo -l                # model, memory, load, temperature, jobs, idle since
 ginfo -w

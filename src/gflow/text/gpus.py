@@ -1,15 +1,15 @@
-"""Pages of ginfo: the short table of GPUs and the details."""
+"""Pages of ginfo: the line of each GPU, the table by partition, and the details."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import UnsetType
 
 from gflow.core.model import Block, Gpu, Job
 from gflow.text.table import Sheet, clock, moment
-from gflow.wire.answers.gpus import GpuView, InfoAnswer
+from gflow.wire.answers.gpus import GpuView, InfoAnswer, Reserved
 
 # STATE column of a GPU that gets no new jobs, by the kind of its block.
 WORDS = {
@@ -28,10 +28,9 @@ def gpu_table(
     holders: Mapping[int, list[Job]],
     blocked: Mapping[int, Block] | None = None,
     drained: str | None = None,
-    columns: int = 0,
     title: Callable[[Job], str] = job_title,
 ) -> str:
-    """The table of `ginfo`: a row of idle GPUs, a row per job with GPUs, a row per reason of blocked GPUs."""
+    """The table of `ginfo` for programs: a row of idle GPUs, one per job, one per reason of blocked GPUs."""
     blocked = blocked or {}
     if not gpus:
         return NONE + drained_note(drained)
@@ -49,7 +48,67 @@ def gpu_table(
     sheet = Sheet(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"))
     for row in rows:
         sheet.add(row)
-    return "".join(sheet.lines(columns, [[4]])) + drained_note(drained) + simulated_note(gpus)
+    return "".join(sheet.lines()) + drained_note(drained) + simulated_note(gpus)
+
+
+def gpu_lines(info: InfoAnswer, gpus: Sequence[Gpu], columns: int, now: datetime) -> str:
+    """The table of `ginfo` on a terminal of this width: one row for each GPU."""
+    if not gpus:
+        return NONE + drained_note(info.reason)
+    sheet = Sheet(("GPU", "MODEL", "MEMORY", "USE", "USER", "SINCE", "UNTIL", "JOB"))
+    for view in info.gpus:
+        sheet.add(_gpu_row(view, now))
+    lines = "".join(sheet.lines(columns, [[4], [1]], wraps=True))
+    return lines + drained_note(info.reason) + simulated_note(gpus)
+
+
+def _gpu_row(view: GpuView, now: datetime) -> list[str]:
+    used = "" if view.used_mib is None else f"{_gib(view.used_mib)}/"
+    started = [job.started_at for job in view.holders if job.started_at]
+    since = min(started, default=None)
+    if not view.holders and view.idle_s is not None and not view.idle_s_at_least:
+        since = (now - timedelta(seconds=view.idle_s)).isoformat()
+    users = dict.fromkeys(job.user for job in view.holders)
+    return [
+        str(view.index),
+        view.model.removeprefix("NVIDIA "),
+        f"{used}{_gib(view.memory_mib)} GiB",
+        _reading(view.utilisation, "%") or "-",
+        ",".join(users) or "-",
+        _short_time(since, now) if since else "-",
+        _short_time(view.free_at, now) if view.free_at else "-",
+        "; ".join(_notes(view, now)),
+    ]
+
+
+def _notes(view: GpuView, now: datetime) -> list[str]:
+    """The jobs of a GPU, else that it is idle; why it gets no jobs; for whom it is reserved."""
+    jobs = ["another job" if job.id is None else f"{job.id} ({job.name})" for job in view.holders]
+    is_reserved = any(_has_begun(one, now) for one in view.reserved)
+    is_idle = not (jobs or view.reason or is_reserved)
+    reserved = ", ".join(_reservation(one, now) for one in view.reserved)
+    notes = ["idle" if is_idle else "", ", ".join(jobs), view.reason, reserved and f"reserved {reserved}"]
+    return [note for note in notes if note]
+
+
+def _has_begun(one: Reserved, now: datetime) -> bool:
+    return datetime.fromisoformat(one.start) <= now
+
+
+def _reservation(one: Reserved, now: datetime) -> str:
+    begin = "" if _has_begun(one, now) else f"from {_short_time(one.start, now)} "
+    return f"for {one.user} {begin}until {_short_time(one.end, now)}"
+
+
+def _short_time(time: str, now: datetime) -> str:
+    """A local time: `14:05` today, else `12-24 14:05`."""
+    at, today = datetime.fromisoformat(time).astimezone(), now.astimezone()
+    return at.strftime("%H:%M" if at.date() == today.date() else "%m-%d %H:%M")
+
+
+def _gib(mib: int) -> str:
+    """Memory in GiB without the unit: `0.4`, `80`."""
+    return f"{mib / 1024:.1f}".removesuffix(".0") if mib < 10 * 1024 else f"{mib / 1024:.0f}"
 
 
 def gpu_details(info: InfoAnswer, gpus: Sequence[Gpu]) -> str:
@@ -84,6 +143,8 @@ def _card(view: GpuView) -> list[str]:
         limit = f" of {_mib(job.limit_mib)}" if job.limit_mib else ""
         whose = "Another job" if job.id is None else f"Job {job.id} ({job.name}) of {job.user}"
         lines.append(f"  {whose}{used}{limit}")
+    for one in view.reserved:
+        lines.append(f"  Reserved for {one.user} from {_local(one.start)} to {_local(one.end)}")
     for other in view.processes:
         used = _mib(other.memory_mib) if other.memory_mib is not None else "memory unknown"
         note = f" ({other.tolerated}: blocks nothing)" if other.tolerated else ""

@@ -7,6 +7,7 @@ terminal.
 from __future__ import annotations
 
 import time
+import textwrap
 import unicodedata
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,10 @@ from gflow.errors import clean
 
 # Minimum width of a column that may be truncated.
 NARROW = 16
+# Columns that are truncated leave this much room for a last column that wraps.
+ROOM = 36
+# Indent of wrapped text that starts below its row.
+INDENT = 7
 
 
 class Sheet:
@@ -56,11 +61,17 @@ class Sheet:
         self._lengths.add(lengths)
         self.widths[:] = map(max, self.widths, lengths)
 
-    def lines(self, columns: int = 0, cuttable: Sequence[Sequence[int]] = ()) -> Iterator[str]:
+    def lines(
+        self, columns: int = 0, cuttable: Sequence[Sequence[int]] = (), *, wraps: bool = False
+    ) -> Iterator[str]:
         """Yield the lines without trailing spaces, header first. Rows are removed as they are read.
 
         If lines are longer than `columns`, cells of `cuttable` columns are truncated, group by group.
+        `wraps`: the last column continues on further lines instead.
         """
+        if wraps and columns and sum(self.widths) + 2 * (len(self.widths) - 1) > columns:
+            yield from self._wrapped_lines(columns, cuttable)
+            return
         widths = fit(self.widths, columns, cuttable) if columns else self.widths
         is_plain = widths == self.widths and not self._styles
         pattern = "  ".join(f"%-{n}s" for n in widths)
@@ -71,6 +82,25 @@ class Sheet:
                 yield (pattern % tuple(row.split("\t"))).rstrip() + "\n"
             else:
                 yield self._line(row.split("\t"), widths, self._styles)
+
+    def _wrapped_lines(self, columns: int, cuttable: Sequence[Sequence[int]]) -> Iterator[str]:
+        """Yield the lines for a terminal that is too narrow; the last column wraps."""
+        last = len(self.widths) - 1
+        groups = [[index for index in group if index != last] for group in cuttable]
+        widths = fit([*self.widths[:last], min(self.widths[last], ROOM)], columns, groups)
+        start = sum(widths[:last]) + 2 * last
+        room = columns - start
+        yield self._line(self._header.split("\t"), [*widths[:last], self.widths[last]], {})
+        while self._rows:
+            *cells, text = self._rows.popleft().split("\t")
+            if width(text) > room < NARROW:
+                parts, indent = ["", *wrap(text, max(1, columns - INDENT))], INDENT
+            else:
+                parts, indent = wrap(text, max(NARROW, room)), start
+            row_widths = [*widths[:last], max(map(width, parts))]
+            yield self._line([*cells, parts[0]], row_widths, self._styles)
+            for part in parts[1:]:
+                yield " " * indent + part + "\n"
 
     @staticmethod
     def _line(cells: list[str], widths: Sequence[int], styles: Mapping[int, Mapping[str, str]]) -> str:
@@ -100,6 +130,11 @@ def fit(widths: Sequence[int], columns: int, cuttable: Sequence[Sequence[int]]) 
             kept[max(group, key=kept.__getitem__)] -= 1
             over -= 1
     return kept
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """The lines of `text` at this width, broken at spaces where there are some; at least one line."""
+    return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
 
 
 def cut(text: str, columns: int) -> str:

@@ -56,7 +56,7 @@ class StatsQuery(Query, frozen=True):
 
 
 class InfoQuery(Query, frozen=True):
-    """`GET /info`."""
+    """`GET /info`: all details, or a line for each GPU on a terminal of this width."""
 
     long: bool = False
     width: str = ""

@@ -77,6 +77,17 @@ class Holder(msgspec.Struct, kw_only=True):
     user: str
     used_mib: int | None
     limit_mib: int | None
+    # When it started, and when its time limit ends it at the latest.
+    started_at: str | None = None
+    ends_at: str | None = None
+
+
+class Reserved(msgspec.Struct):
+    """A GPU reservation that has not ended."""
+
+    user: str
+    start: str
+    end: str
 
 
 class GpuView(msgspec.Struct, kw_only=True):
@@ -105,6 +116,8 @@ class GpuView(msgspec.Struct, kw_only=True):
     free_at: str | None
     holders: list[Holder]
     processes: list[Process]
+    # Reservations that have not ended, by start.
+    reserved: list[Reserved] = []
 
 
 class InfoAnswer(DrainAnswer):

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.model import UNKILLABLE, Block, Gpu, Job
+from gflow.core.model import UNKILLABLE, Block, Gpu, Job, Moment
 from gflow.core.state.state import State
 from gflow.daemon.api.request import caller, context_of, read
 from gflow.daemon.api.response import answer
@@ -27,6 +27,7 @@ from gflow.wire.answers.gpus import (
     IgnoredNowAnswer,
     InfoAnswer,
     Process,
+    Reserved,
     drain_answer,
     gpu_view,
 )
@@ -93,6 +94,7 @@ def gpus_info(context: Context, viewer: Viewer) -> InfoAnswer:
         _add_idle_times(view, context, jobs)
         view.holders = [_holder_view(gpu, job, report, viewer) for job in jobs]
         view.processes = [_process_view(one, viewer) for one in report.unmanaged.get(gpu.index, ())]
+        view.reserved = _reservations_of(state, gpu.index, viewer)
         gpus.append(view)
     drain = drain_answer(state.machine)
     return InfoAnswer(
@@ -114,14 +116,23 @@ def _add_idle_times(view: GpuView, context: Context, jobs: list[Job]) -> None:
     """
     now = timers.now()
     left_at = context.loop.state.machine.freed_at.get(view.index)
-    ends = [
-        now.to_wall(job.started_boot + job.spec.time_limit_s)
-        for job in jobs
-        if job.started_boot is not None and job.spec.time_limit_s
-    ]
+    ends = [end for job in jobs if (end := _latest_end(job, now)) is not None]
     view.idle_s = None if jobs else round(now.boot - (left_at or context.started_boot), 1)
     view.idle_s_at_least = not jobs and left_at is None
     view.free_at = rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None
+
+
+def _latest_end(job: Job, now: Moment) -> float | None:
+    """The wall time at which the time limit ends a running job; None: it has no limit."""
+    if job.started_boot is None or not job.spec.time_limit_s:
+        return None
+    return now.to_wall(job.started_boot + job.spec.time_limit_s)
+
+
+def _reservations_of(state: State, index: int, viewer: Viewer) -> list[Reserved]:
+    """The reservations of a GPU that have not ended, by start."""
+    found = sorted((one for one in state.reserved.live if index in one.gpus), key=lambda one: one.start)
+    return [Reserved(viewer.redact_user(one.user), rfc3339(one.start), rfc3339(one.end)) for one in found]
 
 
 def limits_of(context: Context, report: Report) -> list[str]:
@@ -157,12 +168,15 @@ def _process_view(one: UnmanagedProcess, viewer: Viewer) -> Process:
 
 def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> Holder:
     used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
+    end = _latest_end(job, timers.now())
     return Holder(
         id=key_label(job.key) if viewer.sees_job(job) else None,
         name=job.name,
         user=job.user,
         used_mib=used.get(gpu.index) if report.cards else None,
         limit_mib=job.spec.gpu_memory_mib if job.spec.shared else None,
+        started_at=None if job.started_at is None else rfc3339(job.started_at),
+        ends_at=None if end is None else rfc3339(end),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +24,7 @@ from gflow.daemon.loop import timers
 from gflow.errors import StoreError
 from gflow.store.snapshot import back_up
 from gflow.targets.local.run_record import Content
-from gflow.text.gpus import gpu_details, gpu_table
+from gflow.text.gpus import gpu_details, gpu_lines, gpu_table
 from gflow.text.job_page import status_page
 from gflow.wire.answers.daemon import BackupAnswer, HealthAnswer, Setting, StatusAnswer, Stray
 from gflow.wire.queries import InfoQuery
@@ -32,7 +33,7 @@ _one_backup = asyncio.Lock()
 
 
 async def show_info(request: Request) -> Response:
-    """The GPUs and their jobs; `long` adds all details."""
+    """The GPUs and their jobs: by partition, or with `width` a line for each GPU; `long`: all details."""
     context, viewer = context_of(request), viewer_of(request)
     state = context.loop.state
     gpus = list(state.machine.gpus.values())
@@ -41,6 +42,9 @@ async def show_info(request: Request) -> Response:
     if query.long:
         data = gpus_info(context, viewer)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
+    if width:
+        data = gpus_info(context, viewer)
+        return answer(request, lambda: data, lambda: gpu_lines(data, gpus, width, datetime.now(UTC)))
     return answer(
         request,
         lambda: gpus_info(context, viewer),
@@ -49,7 +53,6 @@ async def show_info(request: Request) -> Response:
             holders_of(state, viewer),
             blocked_of(state, viewer),
             state.machine.drained_why,
-            width,
             viewer.title,
         ),
     )
