@@ -13,6 +13,7 @@ import subprocess
 
 import pytest
 
+from gflow.text.queue import COLUMNS
 from tests.harness import BIN, Box, wait_until
 
 
@@ -307,10 +308,45 @@ def test_on_a_terminal_states_have_colours_and_lines_fit(filled: Box) -> None:
     plain = Terminal(filled, "gqueue", "-a", columns=60, NO_COLOR="1").all()
     assert "\x1b" not in plain
     assert max(map(len, plain.split("\r\n"))) <= 60
-    assert "…" in plain
+    assert "…" not in plain, "reasons wrap"
+    assert "…" in Terminal(filled, "gqueue", "-a", "-f", "NAME,REASON,COMMAND", columns=40).all()
     wide = Terminal(filled, "gqueue", "-a", columns=200, NO_COLOR="1").all()
-    assert _timeless(wide.replace("\r\n", "\n")) == _timeless(filled.ok("gqueue", "-a"))
+    lines = _timeless(wide.replace("\r\n", "\n")).splitlines()
+    assert lines[:-1] == _timeless(filled.ok("gqueue", "-a")).splitlines()
+    assert re.fullmatch(r"\d+ running, \d+ waiting; \d+ of \d+ GPUs in use", lines[-1])
     assert "\x1b" not in Terminal(filled, "gqueue", TERM="dumb").all()
+
+
+def test_an_empty_queue_says_where_ended_jobs_are(box: Box) -> None:
+    box.up()
+    assert Terminal(box, "gqueue").all() == "no active jobs; jobs that have ended: gqueue -a\r\n"
+    box.finished(box.submit("true"))
+    assert Terminal(box, "gqueue").all() == "no active jobs; 1 ended today: gqueue -a\r\n"
+    assert box.ok("gqueue").startswith("JOBID") and "no active" not in box.ok("gqueue")
+
+
+def test_reasons_wrap_on_a_narrow_terminal(box: Box) -> None:
+    box.up("--simulate-gpus", "4x80G")
+    box.submit("--gpus", "2", "--hold", "true")
+    box.ok("gctl", "drain", "--reason", "a new disk for all the data that did not fit before")
+    box.submit("--gpus", "2", "true")
+    text = " ".join(Terminal(box, "gqueue", columns=60, NO_COLOR="1").all().split())
+    assert "(Drained: a new disk for all the data that did not fit before)" in text
+    assert text.endswith("0 running, 2 waiting; 0 of 4 GPUs in use")
+    assert "running" not in Terminal(box, "gqueue", "-u", "all", "-N", "x").all()
+
+
+def test_watched_json_is_nothing_but_json(box: Box) -> None:
+    box.up()
+    terminal = Terminal(box, "gqueue", "--watch", "--json", "--interval", "1")
+    wait_until(lambda: terminal.read().count("\n") >= 2)
+    terminal.process.terminate()
+    assert [json.loads(line) for line in terminal.text.splitlines()[:2]] == [{"jobs": [], "total": 0}] * 2
+
+
+def test_the_help_lists_every_column(box: Box) -> None:
+    page = box.ok("gqueue", "--help")
+    assert [name for name in COLUMNS if not re.search(rf"(?<!\S){re.escape(name)}(?!\S)", page)] == []
 
 
 def _timeless(text: str) -> str:

@@ -39,7 +39,8 @@ def run(words: list[str]) -> int:
     if "watch" in values:
         from gflow.cli.common.watch import watch
 
-        return watch(lambda: _ask(query, output), values.get("interval", 2), "gqueue " + " ".join(words))
+        title, interval_s = "gqueue " + " ".join(words), values.get("interval", 2)
+        return watch(lambda: _ask(query, output), interval_s, title, is_data=output != "table")
     sys.stdout.flush()
     hot_path.write(1, _ask(query, output))
     return 0
@@ -83,16 +84,22 @@ def _about() -> str:
 
 ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
+On a terminal, a last line counts the jobs and GPUs, long reasons wrap, and jobs that report their
+progress show PROGRESS, ETA and LOSS.
+
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
-expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA LOSS RATE GROUP PARAMS TARGET
-COMMAND WORKDIR, and any metric that jobs report, such as accuracy
+expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA (time to its end) LOSS RATE (samples
+per second, as the job reports them) MAXRSS (peak memory) GPU% (mean use of its GPUs) GPUMEM (peak
+memory of a GPU) GROUP PARAMS TARGET COMMAND WORKDIR, and any metric that jobs report, such as
+accuracy
 
 states: {states}"""
 EXAMPLES = """gqueue
 gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
 gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
 gqueue --me -N 'lr*'
+gqueue -a -f JOBID,NAME,ST,TIME,MAXRSS,GPU%,GPUMEM
 gqueue -u ann -r priority -n 10
 gqueue -a -r loss -f JOBID,NAME,PROGRESS,LOSS,accuracy
 gqueue g116 -f JOBID,ST,PARAMS,LOSS -r loss

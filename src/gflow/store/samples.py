@@ -138,6 +138,22 @@ def most_used(path: Path, jobs: Iterable[str]) -> dict[str, int]:
         return {job: db.execute(question, (job,)).fetchone()[0] for job in jobs}
 
 
+def usage_of_jobs(path: Path, jobs: Iterable[str]) -> dict[str, tuple[float | None, int]]:
+    """Job -> mean utilisation of its GPUs in percent (None: no reading) and peak memory on a GPU (MiB).
+
+    Of the latest attempt. A job without samples is left out.
+    """
+    if not path.exists():
+        return {}
+    question = (
+        "SELECT avg(busy), max(memory_mib) FROM totals WHERE job = ?1"
+        " AND attempt = (SELECT max(attempt) FROM totals WHERE job = ?1)"
+    )
+    with closing(_read(path)) as db:
+        found = {job: db.execute(question, (job,)).fetchone() for job in jobs}
+    return {job: (busy, mib) for job, (busy, mib) in found.items() if mib is not None}
+
+
 def _read(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
 

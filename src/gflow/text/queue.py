@@ -25,6 +25,10 @@ DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
 PREFIX = "metrics."
 # Similarity from which a name is a misspelt column rather than a metric.
 CUTOFF = 0.7
+# Columns that need the GPU samples of the jobs.
+SAMPLED = ("GPU%", "GPUMEM")
+# GPU usage of a job: mean utilisation in percent (None: no reading), and peak memory of a GPU in MiB.
+GpuUse = tuple[float | None, int]
 
 
 def short_state(job: Job) -> str:
@@ -156,6 +160,14 @@ def _when(seconds: float | None) -> str:
     return "-" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
 
+def _gpu_percent(use: GpuUse | None) -> str:
+    return "-" if use is None or use[0] is None else f"{use[0]:.0f}%"
+
+
+def _gpu_memory(use: GpuUse | None) -> str:
+    return "-" if use is None or not use[1] else gib(use[1])
+
+
 def _start(job: Job, expected: float | None) -> str:
     """The start time; for a waiting job the ETA, marked with `~`."""
     waits = job.state is JobState.QUEUED and expected is not None
@@ -190,6 +202,9 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "RATE": _rate,
     "GROUP": lambda job, why, now: f"g{job.spec.group}" if job.spec.group > 0 else "-",
     "PARAMS": lambda job, why, now: spell_parameters(job) or "-",
+    "MAXRSS": lambda job, why, now: gib(-(-job.peak_kib // 1024)) if job.peak_kib else "-",
+    "GPU%": lambda job, why, now: "-",
+    "GPUMEM": lambda job, why, now: "-",
     "TARGET": lambda job, why, now: _target(job),
     "COMMAND": lambda job, why, now: _command(job),
     "WORKDIR": lambda job, why, now: job.spec.cwd,
@@ -239,13 +254,25 @@ def metric_of(text: str, known: Iterable[str]) -> str:
     return "" if is_plain and (name.isupper() or nearest(name, known, CUTOFF)) else name
 
 
+def with_progress(names: tuple[str, ...], *, has_loss: bool) -> tuple[str, ...]:
+    """These columns, with the progress of jobs before the last."""
+    return (*names[:-1], "PROGRESS", "ETA", *(["LOSS"] if has_loss else []), names[-1])
+
+
 def row_maker(
-    names: Sequence[str], now: Moment, starts: Mapping[JobKey, float] | None = None
+    names: Sequence[str],
+    now: Moment,
+    starts: Mapping[JobKey, float] | None = None,
+    gpu_use: Mapping[JobKey, GpuUse] | None = None,
 ) -> Callable[[Entry], list[str]]:
     """A function that makes the cells of an entry. `starts`: ETAs of waiting jobs, in seconds since 1970."""
-    cells = [COLUMNS.get(name) or _metric(name) for name in names]
-    if starts and "START" in names:
-        cells[names.index("START")] = lambda job, why, now: _start(job, starts.get(job.key))
+    columns = dict(COLUMNS)
+    if starts:
+        columns["START"] = lambda job, why, now: _start(job, starts.get(job.key))
+    if gpu_use:
+        columns["GPU%"] = lambda job, why, now: _gpu_percent(gpu_use.get(job.key))
+        columns["GPUMEM"] = lambda job, why, now: _gpu_memory(gpu_use.get(job.key))
+    cells = [columns.get(name) or _metric(name) for name in names]
 
     def row(entry: Entry) -> list[str]:
         job, why = entry
@@ -257,6 +284,18 @@ def row_maker(
 def queue_sheet(names: Sequence[str], *, is_coloured: bool, widths: list[int] | None = None) -> Sheet:
     styles = {index: STYLES for index, name in enumerate(names) if name in ("ST", "STATE")}
     return Sheet(names, styles if is_coloured else None, widths)
+
+
+def totals_line(running: int, waiting: int, gpus: int, gpus_used: int) -> str:
+    """The last line of a listing on a terminal."""
+    used = f"; {gpus_used} of {gpus} GPU{'s' if gpus > 1 else ''} in use" if gpus else ""
+    return f"{running} running, {waiting} waiting{used}\n"
+
+
+def nothing_active(ended_today: int) -> str:
+    """What an empty queue says on a terminal."""
+    ended = f"{ended_today} ended today" if ended_today else "jobs that have ended"
+    return f"no active jobs; {ended}: gqueue -a\n"
 
 
 def cuttable(names: Sequence[str]) -> list[list[int]]:

@@ -15,17 +15,23 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 UNREACHABLE = "(daemon unreachable since {}; retrying)"
 
 
-def watch(ask: Callable[[], bytes], interval_s: float, title: str) -> int:
-    """Show the answers of `ask` until Ctrl-C. If the daemon goes away, retry until it is back."""
-    is_terminal = os.isatty(1)
-    draw = _draw if is_terminal else _append
+def watch(ask: Callable[[], bytes], interval_s: float, title: str, *, is_data: bool = False) -> int:
+    """Show the answers of `ask` until Ctrl-C. If the daemon goes away, retry until it is back.
+
+    `is_data`: the answers are for programs, and nothing else is printed.
+    """
+    is_terminal = os.isatty(1) and not is_data
+    draw = _print if is_data else _draw if is_terminal else _append
     text = ask().decode(errors="replace")  # at the start, an unreachable daemon is an error
     away = ""
     try:
         if is_terminal:
             hot_path.write(1, (HIDE_CURSOR + CLEAR).encode())
         while True:
-            draw(text + (away + "\n" if away else ""), f"Every {interval_s} s: {title}")
+            draw(
+                "" if is_data and away else text + (away + "\n" if away else ""),
+                f"Every {interval_s} s: {title}",
+            )
             time.sleep(interval_s)
             try:
                 text, away = ask().decode(errors="replace"), ""
@@ -50,6 +56,10 @@ def _draw(text: str, title: str) -> None:
     head += " " * (size.columns - len(head) - len(clock)) + clock
     frame = "".join(line + REST_OF_LINE + "\n" for line in [head, "", *lines])
     hot_path.write(1, (HOME + frame + REST).encode())
+
+
+def _print(text: str, title: str) -> None:
+    hot_path.write(1, text.encode())
 
 
 def _append(text: str, title: str) -> None:

@@ -24,7 +24,7 @@ from gflow.daemon.loop.cooperative import FEW, SLICE, in_slices
 from gflow.errors import GflowError, clean, clean_page
 from gflow.job_states import LISTED
 from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
-from gflow.text.queue import cuttable, queue_sheet, row_maker
+from gflow.text.queue import Entry, GpuUse, cuttable, queue_sheet, row_maker
 from gflow.text.table import Sheet
 from gflow.text.tree import Forest
 from gflow.wire.answers.jobs import JobsAnswer, job_view, jobs_view
@@ -117,14 +117,20 @@ class ListingStyle(NamedTuple):
     width: int
     # Expected starts of waiting jobs; empty unless the column START is shown.
     starts: Mapping[JobKey, float]
+    # GPU usage of jobs; empty unless a column shows it.
+    gpu_use: Mapping[JobKey, GpuUse]
 
     def lines(self, sheet: Sheet) -> Iterator[str]:
-        return sheet.lines(self.width, cuttable(self.columns))
+        wraps = self.columns[-1] in ("NODELIST(REASON)", "REASON")
+        return sheet.lines(self.width, cuttable(self.columns), wraps=wraps)
+
+    def row(self) -> Callable[[Entry], list[str]]:
+        return row_maker(self.columns, self.now, self.starts, self.gpu_use)
 
 
 async def as_table(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     sheet = queue_sheet(style.columns, is_coloured=style.is_coloured)
-    row = row_maker(style.columns, style.now, style.starts)
+    row = style.row()
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheet.add(row(entry))
@@ -139,7 +145,7 @@ async def as_groups(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     sheets = {
         state: queue_sheet(style.columns, is_coloured=style.is_coloured, widths=widths) for state in LISTED
     }
-    row = row_maker(style.columns, style.now, style.starts)
+    row = style.row()
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheets[entry[0].state].add(row(entry))
@@ -162,7 +168,7 @@ async def as_tree(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     async for _ in in_slices(forest.link()):
         pass
     sheet = queue_sheet(style.columns, is_coloured=style.is_coloured)
-    row = row_maker(style.columns, style.now, style.starts)
+    row = style.row()
     at = style.columns.index("JOBID") if "JOBID" in style.columns else 0
     async for branches in in_slices(forest.walk()):
         for before, key, own in branches:
@@ -177,7 +183,7 @@ async def as_tree(found: Found, style: ListingStyle) -> AsyncIterator[str]:
 async def as_csv(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     """CSV of the columns that the caller chose, or else of `CSV`."""
     line = csv_writer()
-    row = row_maker(style.columns, style.now, style.starts)
+    row = style.row()
     yield line(style.columns if style.has_columns else CSV)
     async for entries in in_slices(found.entries):
         cells = map(row, entries) if style.has_columns else (csv_cells(entry, style.now) for entry in entries)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.ids import JobKey
-from gflow.core.model import FINAL, Moment
+from gflow.core.model import FINAL, JobState, Moment
 from gflow.core.queries.job_filter import EVERY_USER, Filter
-from gflow.daemon.api.job_search import ListingRequest, find
+from gflow.core.state.state import State
+from gflow.daemon.api.job_search import Found, ListingRequest, find
 from gflow.daemon.api.request import (
     caller,
     context_of,
@@ -24,12 +28,25 @@ from gflow.daemon.api.request import (
 )
 from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_text
 from gflow.daemon.api.visibility import viewer_of
+from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
 from gflow.errors import unknown
 from gflow.options.times import parse_since
-from gflow.text.queue import DEFAULT, SHARED, columns_of, sort_of
+from gflow.store.samples import usage_of_jobs
+from gflow.text.queue import (
+    DEFAULT,
+    SAMPLED,
+    SHARED,
+    GpuUse,
+    columns_of,
+    nothing_active,
+    sort_of,
+    totals_line,
+    with_progress,
+)
 from gflow.wire.queries import JobsQuery
 
+log = logging.getLogger("gflow.api")
 # Answers above this size (characters) are streamed.
 LARGE = 1 << 18
 
@@ -41,23 +58,84 @@ async def list_jobs(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("output format", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
-    columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), timers.now()
+    listing, now = _listing_request(request, query), timers.now()
+    width = parse_number("width", query.width or "0", 0)
+    columns = columns_of(query.format, _usual_columns(context, listing.wanted, is_terminal=bool(width)))
     style = ListingStyle(
         columns=columns,
         has_columns=bool(query.format),
         now=now,
         starts=await _expected_starts(request, now) if "START" in columns else {},
+        gpu_use={},
         is_coloured=query.color,
-        width=parse_number("width", query.width or "0", 0),
+        width=width,
     )
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.rate_limits.listing_turn(uid))
-        listing = _listing_request(request, query)
         search = find(context, listing, style.now)
         found = await (while_connected(request, search) if listing.is_past else search)
+        if set(columns) & set(SAMPLED):
+            found, style = await _add_gpu_use(request, found, style)
         shown = found._replace(entries=iter(viewer_of(request).redact_entries(found.entries)))
-        return await _respond(FORMS[form](shown, style), media, turn)
+        pieces = FORMS[form](shown, style)
+        if width and form in ("table", "tree", "group") and listing.wanted == Filter():
+            pieces = await _with_totals(request, pieces, is_empty=not found.total and not listing.is_past)
+        return await _respond(pieces, media, turn)
+
+
+def _usual_columns(context: Context, wanted: Filter, *, is_terminal: bool) -> tuple[str, ...]:
+    """The default columns; on a terminal with the progress of jobs, if one of them reports it."""
+    usual = SHARED if context.settings.is_system else DEFAULT
+    if not is_terminal:
+        return usual
+    state = context.loop.state
+    jobs = [job for job in state.running.values() if job.progress_report is not None and wanted.matches(job)]
+    has_loss = any(job.progress_report and job.progress_report.loss is not None for job in jobs)
+    return with_progress(usual, has_loss=has_loss) if jobs else usual
+
+
+async def _add_gpu_use(request: Request, found: Found, style: ListingStyle) -> tuple[Found, ListingStyle]:
+    """The listing with the GPU usage of its jobs, which is read from the samples."""
+    context, viewer = context_of(request), viewer_of(request)
+    entries = list(found.entries)
+    keys = {job.label: job.key for job, _ in entries if job.attempt and viewer.sees_details(job)}
+    use = await context.threads.run(viewer.uid, _read_gpu_use, context, list(keys))
+    style = style._replace(gpu_use={keys[job]: one for job, one in use.items()})
+    return found._replace(entries=iter(entries)), style
+
+
+def _read_gpu_use(context: Context, jobs: list[str]) -> dict[str, GpuUse]:
+    try:
+        return usage_of_jobs(context.settings.samples, jobs)
+    except sqlite3.Error as error:
+        log.warning("the GPU samples cannot be read: %s", error)
+        return {}
+
+
+async def _with_totals(request: Request, pieces: AsyncIterator[str], *, is_empty: bool) -> AsyncIterator[str]:
+    """The listing and its last line: totals, or that nothing is active."""
+    context, viewer = context_of(request), viewer_of(request)
+    if not is_empty:
+        machine = context.loop.state.machine
+        totals = totals_line(*count_jobs(context.loop.state), len(machine.gpus), len(machine.holders))
+        return _concat(pieces, _only(totals))
+    midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0).timestamp()
+    ended = Filter(states=FINAL, since=midnight)
+    count = await context.threads.read(viewer.uid, context.store.reader, lambda reader: reader.count(ended))
+    return _only(nothing_active(count))
+
+
+def count_jobs(state: State) -> tuple[int, int]:
+    """The number of running and of waiting jobs. The waiting tasks of an array count as one job."""
+    running = sum(state.accounting.group_running.values())
+    # The record of an array whose tasks have all started neither runs nor waits.
+    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.jobs.tasks)
+    return running, len(state.jobs) - running - started_arrays
+
+
+async def _only(text: str) -> AsyncIterator[str]:
+    yield text
 
 
 async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]:
@@ -110,12 +188,11 @@ async def _respond(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack)
         first.append(piece)
         size += len(piece)
         if size > LARGE:
-            return TurnResponse(_concat(first, pieces), turn.pop_all(), media_type=media)
+            return TurnResponse(_concat(_only("".join(first)), pieces), turn.pop_all(), media_type=media)
     return Response("".join(first), media_type=media)
 
 
-async def _concat(first: list[str], rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    for piece in first:
-        yield piece
-    async for piece in rest:
-        yield piece
+async def _concat(*parts: AsyncIterator[str]) -> AsyncIterator[str]:
+    for part in parts:
+        async for piece in part:
+            yield piece

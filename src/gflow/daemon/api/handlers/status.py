@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from gflow import __version__
 from gflow.config.table import BY_KEY
-from gflow.core.model import JobState
 from gflow.core.state.state import State
 from gflow.daemon.api.handlers.gpus import blocked_of, gpus_info, holders_of
+from gflow.daemon.api.handlers.queue import count_jobs
 from gflow.daemon.api.request import context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
@@ -63,13 +63,11 @@ async def show_status(request: Request) -> Response:
     context, viewer = context_of(request), viewer_of(request)
     context.loop.look_at_store()
     state = context.loop.state
-    running = sum(state.accounting.group_running.values())
+    running, waiting = count_jobs(state)
     stray_runs = (
         context.strays() if viewer.sees_names else {}
     )  # their owners are unknown, so they cannot be redacted
     strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
-    # The record of an array whose tasks have all started neither runs nor waits.
-    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.jobs.tasks)
     data = StatusAnswer(
         version=__version__,
         pid=os.getpid(),
@@ -83,7 +81,7 @@ async def show_status(request: Request) -> Response:
         memory_available_mib=state.machine.free_memory_mib,
         read_only=context.loop.read_only,
         running=running,
-        waiting=len(state.jobs) - running - started_arrays,
+        waiting=waiting,
         flags=list(context.settings.flags),
         settings={
             key: Setting(BY_KEY[key].display_value(found.value), found.origin)
