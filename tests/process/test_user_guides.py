@@ -183,8 +183,8 @@ def test_jobs_wait_for_gpus(box: Box) -> None:
     wait_until(lambda: states(box) == {1: "Running", 2: "Queued"})
     lines = typed(box, f"gqueue -f '{QUEUE}'").splitlines()
     assert [line.split() for line in lines[1:]] == [
-        ["1", "job-1", "R", "2", "0,1"],
-        ["2", "job-2", "PD", "1", "(Resources)"],
+        ["1", "long_train.py", "R", "2", "0,1"],
+        ["2", "train.py", "PD", "1", "(Resources)"],
     ]
     slow(box)
     assert box.finished(2)["state"] == "Finished"  # 000:144: as soon as job 1 releases a GPU

@@ -93,7 +93,7 @@ def test_a_body_that_is_no_request_is_refused(body, into):
 
 def test_a_plain_command_becomes_a_spec_with_the_defaults():
     job = described(command=["echo", "", "a b"])
-    assert job.spec == Spec(command=("echo", "", "a b"), cwd="/work")
+    assert job.spec == Spec(command=("echo", "", "a b"), cwd="/work", default_name="echo")
     assert (job.references, job.blobs) == (References(), {})
 
 

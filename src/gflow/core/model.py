@@ -67,6 +67,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     redone_from: JobKey = JobKey(0)
     # Source of the value of `--gpu-memory auto`, for display; empty: the user gave the value.
     gpu_memory_from: str = ""
+    # Name that is shown if the user gave none; empty: the id. Does not tell work apart (runtime_estimates).
+    default_name: str = ""
     # Each field below is set by an option (options/job_options.py).
     name: str = ""
     gpus: int = 0
@@ -310,6 +312,12 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def name(self) -> str:
+        """The name that is shown. Several jobs may have the same."""
+        return self.spec.name or self.spec.default_name or f"job-{self.label}"
+
+    @property
+    def file_name(self) -> str:
+        """The name that the user gave, or one with the id: files of unnamed jobs must not collide."""
         return self.spec.name or f"job-{self.label}"
 
     @property

@@ -303,7 +303,7 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
     ),
     "labels": (
         JobOption("name", "name",
-            "name of the job (default job-<id>); in a sweep a template such as 'run_{lr}'",
+            "name of the job (default: its script or program); in a sweep a template such as 'run_{lr}'",
             field="name", short="n", aliases=("job-name", "name-template", "J"), metavar="NAME",
             shown="Name", seen_by="all", changes="waiting", changed_by="owner"),
         JobOption("project", "name", "project the job belongs to",

@@ -21,7 +21,7 @@ from gflow.store.rows import SELECT, job_of
 
 _MASK = (1 << TASK_BITS) - 1
 LABEL = f"(key >> {TASK_BITS}) || iif(key & {_MASK}, '_' || ((key & {_MASK}) - 1), '')"
-NAME = f"coalesce(json_extract(spec, '$.name'), 'job-' || {LABEL})"
+NAME = f"coalesce(json_extract(spec, '$.name'), json_extract(spec, '$.default_name'), 'job-' || {LABEL})"
 PROJECT = "coalesce(json_extract(spec, '$.project'), '')"
 PARTITION = "coalesce(json_extract(spec, '$.partition'), '')"
 SHOWN = "(progress IS NULL OR json_extract(progress, '$.pending') != '')"
@@ -125,8 +125,8 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
 def _in_spec(names: frozenset[str]) -> list[str]:
     """A text that the spec of a job with one of these names must contain; empty: there is none.
 
-    Searching for it takes a tenth of the time of parsing the JSON. It does not work for default names, which
-    are not in the spec, nor for patterns or names with characters that JSON can escape in several ways.
+    Searching for it takes a tenth of the time of parsing the JSON. It does not work for names made of the
+    id, which are not in the spec, nor for patterns or names with characters that JSON can escape in several ways.
     """
     if any(map(is_pattern, names)):
         return []

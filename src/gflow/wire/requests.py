@@ -19,6 +19,7 @@ from gflow.options.node_shape import expand_shapes
 from gflow.options.rules import check_rules
 from gflow.options.sweeps import Parameter
 from gflow.options.values import read
+from gflow.wire.default_name import default_name
 from gflow.wire.races import resolve_race
 from gflow.wire.sweeps import combinations, count_jobs, fill_templates
 
@@ -316,6 +317,7 @@ class Reader:
             script=self._store_text(request.script, "script", blobs) if request.script else "",
             script_path=request.script_path,
             limits=self._limits,
+            default_name="" if fields.get("name") else default_name(request.command, request.script_path),
             **fields,
         )
         check_rules(spec, DEFAULT_SPEC)

@@ -22,8 +22,8 @@ from gflow.options.rules import PUBLIC_FIELDS
 from gflow.text.gpus import job_title
 from gflow.text.queue import Entry
 
-# Fields of a spec that other users see. Fields that no option fills are private, but for the group.
-PUBLIC = PUBLIC_FIELDS | {"group"}
+# Fields of a spec that other users see. Of the fields that no option fills: the group and the name.
+PUBLIC = PUBLIC_FIELDS | {"group", "default_name"}
 # A job id in a text that the daemon wrote.
 _NAMED = re.compile(
     rf"(job |{ReasonKind.PREEMPTED.value}: |{ReasonKind.DEPENDENCY_FAILED.value}:)([0-9]+(?:_[0-9]+)?)\b"

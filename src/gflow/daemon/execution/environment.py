@@ -15,7 +15,7 @@ def job_variables(job: Job, script: bytes | None, devices: str | None) -> dict[s
     """Variables that describe the job. `devices`: CUDA_VISIBLE_DEVICES; None: the cluster sets it."""
     variables = {
         "GFLOW_JOB_ID": job.label,
-        "GFLOW_JOB_NAME": job.name,
+        "GFLOW_JOB_NAME": job.file_name,
         "GFLOW_ATTEMPT": str(job.attempt),
         "GFLOW_RESTART_COUNT": str(job.attempt - 1),
         "GFLOW_GPUS": str(job.spec.gpus),
@@ -50,7 +50,7 @@ def slurm_variables(job: Job) -> dict[str, str]:
     variables = {
         "SLURM_JOB_ID": job.label,
         "SLURM_JOBID": job.label,
-        "SLURM_JOB_NAME": job.name,
+        "SLURM_JOB_NAME": job.file_name,
         "SLURM_SUBMIT_DIR": job.spec.cwd,
     }
     if job.task is not None:

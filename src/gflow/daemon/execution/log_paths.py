@@ -44,7 +44,7 @@ def expand(pattern: str, job: Job, host: str = "") -> str:
         "%j": f"{job.label}_{TASK}" if job.is_array else job.label,
         "%A": str(job.number),
         "%a": task,
-        "%x": job.name.replace("/", "_"),
+        "%x": job.file_name.replace("/", "_"),
         "%u": job.user,
         "%h": host or socket.gethostname(),
         "%%": "%",

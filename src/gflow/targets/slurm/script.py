@@ -48,7 +48,7 @@ def directives(job: Job, inputs: ScriptInputs) -> list[str]:
     spec, cluster = job.spec, inputs.cluster
     # Without CPUs or memory the cluster's defaults apply, and other jobs may share the node.
     wanted = [
-        ("job-name", job.name if job.task is None or spec.name else f"job-{job.label}"),
+        ("job-name", job.file_name),
         ("account", spec.project or cluster.account),
         ("partition", spec.partition or cluster.partition),
         ("qos", spec.qos or cluster.qos),
