@@ -18,6 +18,8 @@ from gflow.options.parse import parse
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
 UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
+# A program that jobs have and the submitter may not have.
+STAND_IN = "srun"
 SHELL_WORDS = {
     ".",
     "alias",
@@ -66,7 +68,7 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
         raise UsageError("the command is empty", hint=NO_COMMAND)
     if len(command) == 1 and hot_path.SHELL.intersection(word):
         return ["bash", "-c", word]
-    if not in_sight or ("/" not in word and hot_path.is_on_path(word)):
+    if not in_sight or word == STAND_IN or ("/" not in word and hot_path.is_on_path(word)):
         return command
     shown = word if len(word) <= 60 else word[:57] + "…"
     if os.path.isdir(word):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 
+from gflow import targets
 from gflow.core.model import Job, Spec
 from gflow.core.sweep_template import variable
 from gflow.daemon.loop import timers
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
+# Folder of the stand-ins for commands of Slurm.
+STAND_INS = os.path.join(os.path.dirname(targets.__file__), "local", "bin")
+SBATCH = b"#SBATCH"
 
 
 def job_variables(job: Job, script: bytes | None, devices: str | None) -> dict[str, str]:
@@ -40,7 +45,7 @@ def job_variables(job: Job, script: bytes | None, devices: str | None) -> dict[s
         variables["GFLOW_SCRIPT"] = job.spec.script_path
     for name, value in job.spec.parameters:
         variables[variable(name)] = value
-    if script is not None and b"#SBATCH" in script:
+    if is_slurm_script(script):
         variables |= slurm_variables(job)
     return variables
 
@@ -68,9 +73,37 @@ def block(variables: dict[str, str]) -> bytes:
     return os.fsencode("".join([f"{name}={value}\0" for name, value in variables.items()]))
 
 
-def activation_variables(spec: Spec, environ: bytes) -> bytes:
-    """The variables that activate the job's venv and conda environment. No activate script is sourced."""
-    if not spec.venv and not spec.conda_env:
+def is_slurm_script(script: bytes | None) -> bool:
+    return script is not None and SBATCH in script
+
+
+def stand_in_variables(script: bytes | None) -> dict[str, str]:
+    """Variables with which stand-ins run, and are found by login shells, which set PATH themselves."""
+    functions = {
+        f"BASH_FUNC_{name}%%": f'() {{ "{STAND_INS}/{name}" "$@"; }}' for name in ("srun", "scontrol")
+    }
+    return {"GFLOW_PYTHON": sys.executable} | (functions if is_slurm_script(script) else {})
+
+
+def path_additions(spec: Spec, script: bytes | None) -> tuple[bytes, bytes]:
+    """What PATH begins and ends with: the stand-ins, first for Slurm scripts, last for jobs that name srun.
+
+    A Slurm script that runs here means this machine, even where a cluster is in reach. Other jobs may mean a
+    real srun.
+    """
+    folder = os.fsencode(STAND_INS)
+    if is_slurm_script(script):
+        return folder + b":", b""
+    text = os.fsencode(" ".join(spec.command)) if script is None else script
+    return b"", b":" + folder if b"srun" in text else b""
+
+
+def activation_variables(spec: Spec, environ: bytes, additions: tuple[bytes, bytes] = (b"", b"")) -> bytes:
+    """The variables that activate the job's venv and conda environment. No activate script is sourced.
+
+    `additions`: what PATH begins and ends with besides.
+    """
+    if not spec.venv and not spec.conda_env and not any(additions):
         return b""
     path = next((entry[5:] for entry in environ.split(b"\0") if entry.startswith(b"PATH=")), DEFAULT_PATH)
     changed: dict[bytes, bytes] = {}
@@ -83,5 +116,5 @@ def activation_variables(spec: Spec, environ: bytes) -> bytes:
     if spec.venv:
         path = os.fsencode(spec.venv) + b"/bin:" + path
         changed[b"VIRTUAL_ENV"] = os.fsencode(spec.venv)
-    changed[b"PATH"] = path
+    changed[b"PATH"] = additions[0] + path + additions[1]
     return b"".join([name + b"=" + value + b"\0" for name, value in changed.items()])

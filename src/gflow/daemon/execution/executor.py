@@ -18,7 +18,13 @@ from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
 from gflow.daemon.auth.users import why_unusable
 from gflow.daemon.execution.cluster_launch import remote_launch
-from gflow.daemon.execution.environment import activation_variables, block, job_variables
+from gflow.daemon.execution.environment import (
+    activation_variables,
+    block,
+    job_variables,
+    path_additions,
+    stand_in_variables,
+)
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.log_paths import error_path, log_path
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
@@ -183,11 +189,15 @@ class Executor:
             return remote_launch(self._settings, job, script, environ)
         variables = job_variables(job, script, self._devices(job.gpu_ids))
         variables["GFLOW_PROGRESS"] = socket_path(self._settings, job.uid)
+        additions = path_additions(spec, script)
+        if any(additions):
+            variables |= stand_in_variables(script)
+        activation = activation_variables(spec, environ, additions)
         return Launch(
             job=with_resume_args(job),
             script=script,
             environ=environ,
-            extra=block(variables) + activation_variables(spec, environ) + self._limit_variables(job),
+            extra=block(variables) + activation + self._limit_variables(job),
             log=log_path(self._settings, job),
             error_log=error_path(self._settings, job),
             # In system mode the log belongs to the user, and the daemon does not truncate it.

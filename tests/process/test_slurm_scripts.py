@@ -1,0 +1,108 @@
+"""Slurm scripts on one machine: the stand-in srun, the variables of Slurm, a corpus of scripts."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from tests.harness import BIN, Box, wait_until
+
+HEAD = "#!/bin/bash\n#SBATCH --job-name=train\n"
+
+
+def run_script(daemon: Box, body: str, *words: str, head: str = HEAD) -> tuple[dict, str]:
+    """Run a script to its end: the job, and its output."""
+    (daemon.work / "job.sh").write_text(head + body)
+    job = daemon.submit(*words, "job.sh")
+    final = daemon.finished(job)
+    return final, daemon.text_of(job)
+
+
+def test_srun_runs_one_task_in_the_place_of_itself(daemon: Box) -> None:
+    final, text = run_script(
+        daemon, "srun --mpi=pmix -N1 --cpu-bind=none sh -c 'echo $SLURM_PROCID; exit 3'\n"
+    )
+    assert text == "srun: ignored: --mpi, --cpu-bind (this is one machine)\n0\n"
+    assert (final["state"], final["exit_code"]) == ("Failed", 3)
+
+
+def test_srun_starts_tasks_and_returns_the_worst_code(daemon: Box) -> None:
+    line = "srun -n 3 sh -c 'echo task $SLURM_PROCID/$SLURM_NTASKS on $SLURM_LOCALID; exit $SLURM_PROCID'\n"
+    final, text = run_script(daemon, line)
+    lines = sorted(text.splitlines())
+    assert [line for line in lines if line.startswith("task")] == [f"task {n}/3 on {n}" for n in range(3)]
+    assert "srun: error: task 2 ended with exit code 2" in lines
+    assert final["exit_code"] == 2
+
+
+def test_srun_gives_each_task_its_own_gpus(daemon: Box) -> None:
+    line = "srun --ntasks=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID: $CUDA_VISIBLE_DEVICES'\n"
+    _, text = run_script(daemon, line, "--gpus", "2")
+    assert sorted(text.splitlines()) == ["0: 0", "1: 1"]
+
+
+def test_srun_stops_the_others_when_one_fails_if_asked(daemon: Box) -> None:
+    began = time.monotonic()
+    line = "srun -K -n 2 sh -c '[ $SLURM_PROCID = 0 ] || exit 7; exec sleep 60'\n"
+    final, _ = run_script(daemon, line)
+    assert final["exit_code"] == 7
+    assert time.monotonic() - began < 30
+
+
+def test_a_warning_reaches_each_task_once(daemon: Box) -> None:
+    task = 'trap "echo $SLURM_PROCID warned; exit 0" USR1; while :; do sleep 0.1; done'
+    _, text = run_script(
+        daemon, f"trap : USR1\nsrun -n 2 bash -c '{task}'\n", "--time=0:03", "--signal=USR1@2"
+    )
+    assert sorted(line for line in text.splitlines() if "warned" in line) == ["0 warned", "1 warned"]
+
+
+def test_cancel_ends_all_tasks(daemon: Box) -> None:
+    (daemon.work / "job.sh").write_text(HEAD + "srun -n 3 sleep 600\n")
+    job = daemon.submit("job.sh")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    daemon.ok("gcancel", str(job))
+    assert daemon.finished(job)["state"] == "Cancelled"
+
+
+def test_srun_is_found_by_login_shells(daemon: Box) -> None:
+    login = "#!/bin/bash -l\n#SBATCH -J x\n"
+    assert run_script(daemon, "PATH=/usr/bin:/bin\nsrun echo found\n", head=login)[1] == "found\n"
+
+
+@pytest.mark.parametrize("has_real", [False, True])
+def test_a_job_without_directives_prefers_a_real_srun(daemon: Box, has_real: bool) -> None:
+    folder = daemon.root / "bin"
+    folder.mkdir()
+    for program in ("sh", "bash", "python3"):
+        (folder / program).symlink_to(f"/bin/{program}" if program != "python3" else sys.executable)
+    if has_real:
+        (folder / "srun").write_text("#!/bin/sh\necho the real one: $1 $2\n")
+        (folder / "srun").chmod(0o755)
+    daemon.env["PATH"] = f"{BIN}:{folder}"
+    job = daemon.submit("srun", "-n", "2", "sh", "-c", "echo $SLURM_JOB_ID")
+    daemon.finished(job)
+    assert daemon.text_of(job) == ("the real one: -n 2\n" if has_real else f"{job}\n{job}\n")
+
+
+def test_jobs_without_slurm_have_no_stand_ins(daemon: Box) -> None:
+    job = daemon.submit("sh", "-c", "echo $PATH")
+    daemon.finished(job)
+    assert daemon.text_of(job) == daemon.env["PATH"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("srun", "there is no command to run"),
+        ("srun -n 0 true", "--ntasks takes a number from 1 to 4096, not '0'"),
+        ("srun -n", "-n needs a value"),
+        ("srun --multi-prog x", "--multi-prog is not supported"),
+        ("srun nosuch", "nosuch: No such file or directory"),
+    ],
+)
+def test_srun_refuses_with_a_sentence(daemon: Box, line: str, sentence: str) -> None:
+    final, text = run_script(daemon, line + "\n")
+    assert final["state"] == "Failed" and text.startswith(f"srun: {sentence}")
