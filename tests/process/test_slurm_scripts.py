@@ -72,6 +72,19 @@ def test_srun_is_found_by_login_shells(daemon: Box) -> None:
     assert run_script(daemon, "PATH=/usr/bin:/bin\nsrun echo found\n", head=login)[1] == "found\n"
 
 
+def test_tasks_of_a_script_have_the_variables_that_they_asked_for(daemon: Box) -> None:
+    head = "#!/bin/bash\n#SBATCH --ntasks=2 --cpus-per-task=2 --gpus-per-task=1 --mem-per-cpu=100M -p gpu\n"
+    body = (
+        "echo $SLURM_NTASKS $SLURM_CPUS_PER_TASK $SLURM_CPUS_ON_NODE $SLURM_GPUS_ON_NODE $SLURM_JOB_GPUS "
+        "$SLURM_GPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_PARTITION\n"
+        "srun sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'\n"
+        'test "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)" = "$(uname -n)"\n'
+    )
+    final, text = run_script(daemon, body, head=head)
+    assert sorted(text.splitlines()) == ["0 0", "1 1", "2 2 4 2 0,1 1 400 gpu"]
+    assert (final["exit_code"], final["gpus"], final["cpus"]) == (0, 2, 4)
+
+
 @pytest.mark.parametrize("has_real", [False, True])
 def test_a_job_without_directives_prefers_a_real_srun(daemon: Box, has_real: bool) -> None:
     folder = daemon.root / "bin"

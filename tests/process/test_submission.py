@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import pwd
 import select
 import signal
 import time
@@ -52,7 +53,9 @@ def test_slurm_script_runs_with_one_warning(daemon: Box) -> None:
     assert (done.returncode, done.stdout) == (1, "")  # the simulated cards are no A100
     done = daemon.run("gbatch", "--gpu-type", "simulated", "job.sh")
     assert done.stdout == "Submitted batch job 1\n"
-    assert done.stderr == "gbatch: only a cluster understands --partition, --qos: gbatch --on slurm\n"
+    assert done.stderr == "gbatch: ignored: --partition, --qos (this is one machine)\n"
+    page = daemon.ok("gjob", "show", "1")
+    assert "Partition" not in page and "QoS" not in page
     final = daemon.finished(1)
     assert (final["name"], final["gpus"], final["cpus"]) == ("cluster", 2, 2)
     assert (final["time_limit_s"], final["memory_mib"]) == (10, None)
@@ -65,14 +68,33 @@ def test_only_slurm_scripts_get_slurm_variables(daemon: Box) -> None:
     (daemon.work / "plain.sh").write_text(f"{show}")
     daemon.submit("cluster.sh")
     daemon.finished("1_3")
+    host = os.uname().nodename
+    user = pwd.getpwuid(os.getuid()).pw_name
     assert daemon.text_of("1_3").splitlines() == [
         "SLURM_ARRAY_JOB_ID=1",
+        "SLURM_ARRAY_TASK_COUNT=1",
         "SLURM_ARRAY_TASK_ID=3",
+        "SLURM_ARRAY_TASK_MAX=3",
+        "SLURM_ARRAY_TASK_MIN=3",
+        "SLURM_ARRAY_TASK_STEP=1",
+        "SLURM_CPUS_ON_NODE=2",
         "SLURM_CPUS_PER_TASK=2",
         "SLURM_JOBID=1_3",
+        "SLURM_JOB_CPUS_PER_NODE=2",
         "SLURM_JOB_ID=1_3",
         "SLURM_JOB_NAME=mine",
+        f"SLURM_JOB_NODELIST={host}",
+        "SLURM_JOB_NUM_NODES=1",
+        f"SLURM_JOB_UID={os.getuid()}",
+        f"SLURM_JOB_USER={user}",
+        "SLURM_LOCALID=0",
+        "SLURM_NNODES=1",
+        "SLURM_NODEID=0",
+        f"SLURM_NODELIST={host}",
+        "SLURM_PROCID=0",
         f"SLURM_SUBMIT_DIR={daemon.work}",
+        f"SLURM_SUBMIT_HOST={host}",
+        "SLURM_TASKS_PER_NODE=1",
     ]
     daemon.submit("plain.sh")
     daemon.finished(2)

@@ -5,7 +5,7 @@ import pytest
 from gflow.errors import UsageError
 from gflow.options.job_options import GBATCH, Option
 from gflow.options.parse import parse
-from gflow.options.slurm import sbatch, translate
+from gflow.options.slurm import multiply, sbatch, translate
 from gflow.options.sweeps import parameters
 
 PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
@@ -73,7 +73,7 @@ def test_unknown_slurm_option_is_refused(words):
         ("-a 1-10%2", {"array": "1-10%2"}),
         ("-o out_%N_%j.txt -e err", {"output": "out_%h_%j.txt", "error": "err"}),
         ("--signal=B:USR1@60", {"signal": (10, 60)}),
-        ("-N 1 -n 1 --ntasks-per-node=1", {"nodes": 1}),
+        ("-N 1 -n 1 --ntasks-per-node=1", {"nodes": 1, "ntasks-per-node": 1}),
         ("-N 2-4 -p a,b -q high", {"nodes": 2, "partition": "a,b", "qos": "high"}),
         ("-H --requeue", {"hold": True, "requeue": True}),
         ("--comment='for #3' # a comment", {"comment": "for #3"}),
@@ -86,13 +86,52 @@ def test_a_line_in_a_script(line, values):
     if "for #3" in line:  # Slurm's comments know no quotes
         script = script.replace("for #3", "for 3")
         values = {"comment": "for 3"}
-    assert sbatch(script, "job.sh") == (values, [])
+    found, ignored = sbatch(script, "job.sh")
+    assert (multiply(found), ignored) == (values, [])
+
+
+@pytest.mark.parametrize(
+    ("line", "totals"),
+    [
+        ("-n 4 -c 2 --gpus-per-task=1", {"gpus": 4, "cpus": 8, "ntasks-per-node": 4, "gpus-per-task": 1}),
+        ("-n 4 --gpus-per-task=a100:2", {"gpus": 8, "gpu-type": "a100", "cpus": 4}),
+        ("-n 4 --gres=gpu:2 --gpus-per-task=1", {"gpus": 2, "cpus": 4}),
+        ("--ntasks-per-node=2 --gpus-per-task=2", {"gpus": 4, "cpus": 2}),
+        ("-N 2 -n 8 --gpus-per-task=1 -c 3", {"nodes": 2, "gpus": 4, "cpus": 12, "ntasks-per-node": 4}),
+        ("--gpus-per-task=2", {"gpus": 2, "gpus-per-task": 2}),
+        ("-c 6 --mem-per-cpu=4G", {"cpus": 6, "memory": 24576}),
+        ("--mem-per-cpu=512M", {"memory": 512}),
+        ("--gpus=4 --cpus-per-gpu=8 --mem-per-gpu=16G", {"gpus": 4, "cpus": 32, "memory": 65536}),
+        ("--gpus=2 --mem-per-gpu=16G --mem=8G", {"gpus": 2, "memory": 8192}),
+        ("-n 1", {"ntasks-per-node": 1}),
+    ],
+)
+def test_quantities_of_each_task_are_multiplied(line, totals):
+    found = multiply(sbatch(f"#SBATCH {line}\n", "job.sh")[0])
+    assert found | totals == found
+    assert found.get("cpus") == totals.get("cpus")
+    assert (
+        multiply(
+            parse(
+                [
+                    *line.replace("-n ", "--ntasks ")
+                    .replace("-N ", "--nodes ")
+                    .replace("-c ", "--cpus-per-task ")
+                    .split(),
+                    "x",
+                ],
+                GBATCH,
+                until_word=True,
+            )[0]
+        )
+        == found
+    )
 
 
 def test_ignored_sbatch_option_is_named_once():
     script = "#SBATCH -n 4 --licenses=a\n\n# x\n#SBATCH --licenses=b --time=5\n#SBATCHED --mem=5\n"
     script += "echo\n#SBATCH -t 1\n"
-    assert sbatch(script, "job.sh") == ({"time": 300}, ["--ntasks", "--licenses"])
+    assert sbatch(script, "job.sh") == ({"ntasks": 4, "time": 300}, ["--licenses"])
 
 
 def test_a_line_that_is_wrong_is_named():

@@ -8,7 +8,7 @@ import pytest
 from gflow.core.ids import job_key
 from gflow.core.model import ArrayProgress
 from gflow.core.task_set import parse_tasks
-from gflow.options.slurm import sbatch
+from gflow.options.slurm import multiply, sbatch
 from gflow.targets.slurm.script import (
     ScriptInputs,
     directives,
@@ -69,7 +69,9 @@ HEADER = """#!/bin/bash
 def test_the_scripts_of_the_seed_as_they_are(name, nodes, gpus):
     """What they ask for reaches sbatch, also where gflow.toml says nothing of the cluster."""
     options, ignored = sbatch(HEADER.format(nodes=nodes, gpus=gpus), "seed")
-    asked = Reader(lambda text: "-").read(JobRequest(command=["x"], cwd="/", options=options))[0].spec
+    asked = (
+        Reader(lambda text: "-").read(JobRequest(command=["x"], cwd="/", options=multiply(options)))[0].spec
+    )
     assert ignored == []
     fields = ("project", "partition", "nodes", "gpus", "cpus", "time_limit_s")
     made = seed_job(**{field: getattr(asked, field) for field in fields})

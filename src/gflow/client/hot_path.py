@@ -13,7 +13,7 @@ from _socket import AF_UNIX, SOCK_STREAM, socket
 from binascii import b2a_base64
 
 from gflow import paths
-from gflow.options.job_options import CAPTURE, GBATCH, JOB
+from gflow.options.job_options import CAPTURE, GBATCH, JOB, PER_UNIT
 from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
@@ -151,9 +151,19 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
 
 
 # Options left to `gflow.cli`. `begin` is one, because times depend on the configured time zone.
-SLOW = {"help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit"} | {
-    option.name for option in CAPTURE
-}
+SLOW = {
+    "help",
+    "version",
+    "wait",
+    "json",
+    "begin",
+    "dry-run",
+    "venv",
+    "conda-env",
+    "fit",
+    "gpus-per-task",
+    *PER_UNIT,
+} | {option.name for option in CAPTURE}
 JOB_NAMES = {option.name for option in JOB}
 
 

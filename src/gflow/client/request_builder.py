@@ -132,7 +132,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     text, where = content.decode(errors="replace"), path or "standard input"
     options, ignored = slurm.sbatch(text, where)
     if ignored:
-        sys.stderr.write(f"gbatch: {where}: #SBATCH options that have no effect here: {', '.join(ignored)}\n")
+        sys.stderr.write(f"gbatch: {where}: ignored: {', '.join(ignored)}\n")
     options = merge_options(options, directives.read(text, where))
     hot_path.check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
     script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
@@ -140,6 +140,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
 
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
+    values = slurm.multiply(values)
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
     return hot_path.job_body(resolve(values), command, script + rows, capture(values))
 

@@ -79,6 +79,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     gpu_type: str = ""
     cpus: int | None = None
     memory_mib: int = 0
+    # Processes that srun starts in the job, on each node, and the GPUs of each; 0: not given.
+    ntasks_per_node: int = 0
+    gpus_per_task: int = 0
     allow_unsatisfiable: bool = False
     priority: int = 10
     time_limit_s: int = 0

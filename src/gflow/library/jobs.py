@@ -16,7 +16,7 @@ from gflow.library.job import Job as Job
 from gflow.library.job import JobFailed as JobFailed
 from gflow.library.job import JobList, ListedJob, deliver, read_options
 from gflow.library.submit_keywords import SubmitKeywords
-from gflow.options.job_options import CAPTURE, JOB
+from gflow.options.job_options import CAPTURE, JOB, SLURM
 
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # Options that make several jobs of one submission.
@@ -56,7 +56,7 @@ def _answer(job: str, path: str) -> bytes:
 
 def description(command: Command, options: Mapping[str, Any]) -> str:
     """The description of a job as JSON."""
-    values = read_options(options, JOB + CAPTURE)
+    values = read_options(options, JOB + CAPTURE + SLURM)
     if isinstance(command, (str, os.PathLike)):
         return describe(values, [os.fspath(command)])
     return describe(values, [os.fspath(word) for word in command])

@@ -191,12 +191,19 @@ SLURM = (
     Option("nice", "slurm", "Slurm: lower the priority by N, to 10 - N", metavar="N"),
     Option("gres", "slurm", "Slurm: GPUs, as gpu:2 or gpu:a100:2", metavar="GRES"),
     Option("gpus-per-node", "slurm", "Slurm: GPUs, as 2 or a100:2", metavar="N"),
-    Option("gpus-per-task", "slurm", "Slurm: GPUs, as 2 or a100:2", metavar="N"),
+    Option("ntasks", "count", "Slurm: processes that srun starts in the job", metavar="N", low=1, high=65536),
+    Option("cpus-per-task", "count", "Slurm: CPU slots of each task", metavar="N", low=0, high=65536),
+    Option("cpus-per-gpu", "count", "Slurm: CPU slots for each GPU", metavar="N", low=1, high=65536),
+    Option("mem-per-cpu", "size", "Slurm: host memory for each CPU slot", metavar="SIZE", low=1),
+    Option("mem-per-gpu", "size", "Slurm: host memory for each GPU", metavar="SIZE", low=1),
     Option("dependency", "slurm", "Slurm: afterok:17:18, or ids as in --depends-on", metavar="LIST"),
     Option("mail-user", "slurm", "Slurm: same as --notify-email", metavar="ADDR"),
     Option("mail-type", "slurm", "Slurm: as --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
     Option("account", "slurm", "Slurm: same as --project", short="A", metavar="CODE"),
 )
+
+# Slurm's quantities for each task, CPU or GPU. `options.slurm.multiply` makes totals of them.
+PER_UNIT = ("ntasks", "cpus-per-task", "cpus-per-gpu", "mem-per-cpu", "mem-per-gpu")
 
 # All options of gbatch by heading, in the order of `gbatch --help` and `gjob show`. Those of a job are also
 # `# GFLOW` directives and keys of the API.
@@ -224,8 +231,14 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             requires=("gpus", "gpu-memory"), because="--gpus 1 --shared --gpu-memory 20G",
             shown="GPUs", seen_by="all", changes="waiting", changed_by="operators"),
         JobOption("cpus", "count", "CPU slots (default 1 without GPUs, 0 with)",
-            field="cpus", aliases=("cpus-per-task",), metavar="N", low=0, high=65536, in_shapes=True,
+            field="cpus", metavar="N", low=0, high=65536, in_shapes=True,
             shown="CPUs: {}", seen_by="all", changes="waiting", changed_by="operators"),
+        JobOption("ntasks-per-node", "count", "Slurm: processes that srun starts in the job (on each node)",
+            field="ntasks_per_node", metavar="N", low=1, high=4096,
+            shown="Slurm tasks: {}", seen_by="owner", changes="waiting", changed_by="owner"),
+        JobOption("gpus-per-task", "count", "Slurm: GPUs of each process that srun starts",
+            field="gpus_per_task", metavar="N", low=1, high=4096,
+            shown="GPUs per task: {}", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("memory", "size", "host memory: 16G, 1.5G, 512M (a bare number is MB)",
             field="memory_mib", short="m", aliases=("mem", "max-mem", "max-memory", "memory-limit"),
             metavar="SIZE", low=1, in_shapes=True,

@@ -56,8 +56,9 @@ def _append(before: Any, result: Any) -> Any:
 
 
 def _translate(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
-    """The option itself, or the options that a Slurm option or a shape stands for."""
-    if option.kind not in ("slurm", "shape"):
+    """The option itself, or the options that a Slurm option, a shape or `--gpus a100:2` stands for."""
+    has_type = option.name in ("gpus", "gpus-per-task") and ":" in value
+    if option.kind not in ("slurm", "shape") and not has_type:
         return [(option, value)]
     from gflow.options.slurm import translate
 

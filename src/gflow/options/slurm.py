@@ -12,7 +12,7 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.job_states import END_EVENTS, JobState
-from gflow.options.job_options import CAPTURE, JOB, spellings
+from gflow.options.job_options import CAPTURE, JOB, PER_UNIT, SLURM, spellings
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.values import read
 
@@ -50,7 +50,7 @@ def translate(name: str, value: Any) -> Meant:
 
 def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
     """Option values of the `#SBATCH` lines of a script, and the options that have no equivalent."""
-    options = spellings(JOB + CAPTURE)
+    options = spellings(JOB + CAPTURE + SLURM)
     values: dict[str, Any] = {}
     ignored: list[str] = []
     for number, words in _lines(script, where):
@@ -66,6 +66,28 @@ def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
             message = f"{where}, line {number}: {error.message}"
             raise UsageError(message, hint=error.hint) from None
     return values, list(dict.fromkeys(ignored))
+
+
+def multiply(values: dict[str, Any]) -> dict[str, Any]:
+    """Totals of the job (on each node) for quantities of each task, CPU or GPU. A given total stays."""
+    found = {name: value for name, value in values.items() if name not in PER_UNIT}
+    tasks = -(-values.get("ntasks", 0) // values.get("nodes", 1)) or values.get("ntasks-per-node", 0)
+    if tasks:
+        found["ntasks-per-node"] = tasks
+    if "gpus-per-task" in values:
+        found.setdefault("gpus", max(1, tasks) * values["gpus-per-task"])
+    gpus = found.get("gpus", 0)
+    if "cpus-per-task" in values:
+        found.setdefault("cpus", max(1, tasks) * values["cpus-per-task"])
+    elif "cpus-per-gpu" in values and gpus:
+        found.setdefault("cpus", gpus * values["cpus-per-gpu"])
+    elif tasks > 1:
+        found.setdefault("cpus", tasks)
+    if "mem-per-gpu" in values and gpus:
+        found.setdefault("memory", gpus * values["mem-per-gpu"])
+    elif "mem-per-cpu" in values:
+        found.setdefault("memory", max(1, found.get("cpus", 1)) * values["mem-per-cpu"])
+    return found
 
 
 def _lines(script: str, where: str) -> list[tuple[int, list[str]]]:
@@ -184,9 +206,9 @@ def _shape(value: str) -> Meant:
     )
 
 
-def _only_one(value: str) -> Meant:
-    """gflow runs one task per node. Other counts are reported as ignored."""
-    return {} if value.strip() in ("1", "1-1") else {"more than one": value}
+def _gpus_per_task(value: str) -> Meant:
+    found = _gpus(value)
+    return {"gpus-per-task": found.pop("gpus")} | found
 
 
 TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
@@ -194,7 +216,7 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "gres": _gpus,
     "gpus": _gpus,
     "gpus-per-node": _gpus,
-    "gpus-per-task": _gpus,
+    "gpus-per-task": _gpus_per_task,
     "dependency": _dependency,
     "mail-user": lambda value: {"notify-email": value},
     "mail-type": _mail_type,
@@ -207,8 +229,6 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "error": lambda value: {"error": value.replace("%N", "%h")},
     "nodes": _nodes,
     "shape": _shape,
-    "ntasks": _only_one,
-    "ntasks-per-node": _only_one,
     "no-requeue": lambda value: {},
     "parsable": lambda value: {},
     "open-mode": lambda value: {},

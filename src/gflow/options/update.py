@@ -36,6 +36,8 @@ def _changeable(option: Option) -> Option:
         )
     if option.name == "param":
         return _copy(option, help="new value for a sweep parameter: lr=0.1; may be repeated")
+    if option.name == "cpus":
+        return _copy(option, alias="cpus-per-task")
     if option.name == "conda-env":
         return _copy(option, short="e")
     if option.name == "no-auto-cancel":

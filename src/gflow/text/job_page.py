@@ -68,8 +68,11 @@ def _command_facts(spec: Spec) -> list[tuple[str, str]]:
 def _option_facts(job: Job, measured_mib: int) -> dict[str, str]:
     """The options that differ from their defaults, in the order of the option table."""
     composed = _composed_facts(job, measured_mib)
+    is_here = job.target == LOCAL and not (job.spec.on or job.spec.overflow)
     found: dict[str, str] = {}
     for option in JOB:
+        if is_here and option.only_on == "cluster":  # ignored on this machine
+            continue
         name, has_value, text = option.shown.partition(": ")
         if not has_value:
             found[name] = composed[name]

@@ -65,7 +65,7 @@ def local_note(specs: Iterable[Spec]) -> str:
         if getattr(spec, option.field) != getattr(DEFAULT_SPEC, option.field)
     }
     names = ", ".join(f"--{option.name}" for option in CLUSTER_OPTIONS if option.name in given)
-    return f"only a cluster understands {names}: gbatch --on slurm" if names else ""
+    return f"ignored: {names} (this is one machine)" if names else ""
 
 
 def remote_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from gflow import targets
 from gflow.core.model import Job, Spec
 from gflow.core.sweep_template import variable
+from gflow.core.task_set import Span, parse_tasks
 from gflow.daemon.loop import timers
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
@@ -51,21 +53,73 @@ def job_variables(job: Job, script: bytes | None, devices: str | None) -> dict[s
 
 
 def slurm_variables(job: Job) -> dict[str, str]:
-    """SLURM_* variables that batch scripts use. Not SLURM_NTASKS: it makes frameworks expect srun."""
-    variables = {
-        "SLURM_JOB_ID": job.label,
-        "SLURM_JOBID": job.label,
-        "SLURM_JOB_NAME": job.file_name,
-        "SLURM_SUBMIT_DIR": job.spec.cwd,
-    }
+    """Variables of Slurm that batch scripts use; without those that have no value for this job."""
+    found = {name: of(job) for name, of in SLURM_VARIABLES.items()}
     if job.task is not None:
-        variables["SLURM_ARRAY_JOB_ID"] = str(job.number)
-        variables["SLURM_ARRAY_TASK_ID"] = str(job.task)
-    if job.spec.cpus:
-        variables["SLURM_CPUS_PER_TASK"] = str(job.spec.cpus)
-    if job.attempt > 1:
-        variables["SLURM_RESTART_COUNT"] = str(job.attempt - 1)
-    return variables
+        found |= {name: of(job) for name, of in SLURM_ARRAY_VARIABLES.items()}
+    return {f"SLURM_{name}": str(value) for name, value in found.items() if value not in (None, "", 0)}
+
+
+def _host(job: Job) -> str:
+    return os.uname().nodename
+
+
+def _cpus(job: Job) -> int:
+    """CPU slots of the job; all CPUs if it asked for none, because then none are reserved or enforced."""
+    return job.spec.slots or len(os.sched_getaffinity(0))
+
+
+def _cpus_per_task(job: Job) -> int:
+    return (job.spec.cpus or 0) // (job.spec.ntasks_per_node or 1)
+
+
+def _spans(job: Job) -> tuple[Span, ...]:
+    return parse_tasks(job.spec.array).spans
+
+
+# What SLURM_* variables say about a job on this machine. None, an empty text and 0 are left out: as in Slurm,
+# NTASKS and CPUS_PER_TASK exist only if they were asked for, because frameworks conclude from NTASKS that
+# srun started them. Numbers that are 0 in Slurm too are text.
+SLURM_VARIABLES: dict[str, Callable[[Job], object]] = {
+    "JOB_ID": lambda job: job.label,
+    "JOBID": lambda job: job.label,
+    "JOB_NAME": lambda job: job.file_name,
+    "JOB_USER": lambda job: job.user,
+    "JOB_UID": lambda job: str(job.uid),
+    "JOB_ACCOUNT": lambda job: job.spec.project,
+    "JOB_PARTITION": lambda job: job.spec.partition,
+    "JOB_QOS": lambda job: job.spec.qos,
+    "JOB_NODELIST": _host,
+    "NODELIST": _host,
+    "JOB_NUM_NODES": lambda job: 1,
+    "NNODES": lambda job: 1,
+    "NODEID": lambda job: "0",
+    "PROCID": lambda job: "0",
+    "LOCALID": lambda job: "0",
+    "NTASKS": lambda job: job.spec.ntasks_per_node,
+    "NPROCS": lambda job: job.spec.ntasks_per_node,
+    "NTASKS_PER_NODE": lambda job: job.spec.ntasks_per_node,
+    "TASKS_PER_NODE": lambda job: job.spec.ntasks_per_node or 1,
+    "CPUS_PER_TASK": _cpus_per_task,
+    "CPUS_ON_NODE": _cpus,
+    "JOB_CPUS_PER_NODE": _cpus,
+    "GPUS": lambda job: job.spec.gpus,
+    "GPUS_ON_NODE": lambda job: job.spec.gpus,
+    "GPUS_PER_TASK": lambda job: job.spec.gpus_per_task,
+    "JOB_GPUS": lambda job: ",".join(map(str, job.gpu_ids)),
+    "MEM_PER_NODE": lambda job: job.spec.memory_mib,
+    "SUBMIT_DIR": lambda job: job.spec.cwd,
+    "SUBMIT_HOST": _host,
+    "RESTART_COUNT": lambda job: job.attempt - 1,
+}
+SLURM_ARRAY_VARIABLES: dict[str, Callable[[Job], object]] = {
+    "ARRAY_JOB_ID": lambda job: job.number,
+    "ARRAY_TASK_ID": lambda job: str(job.task),
+    "ARRAY_TASK_COUNT": lambda job: len(parse_tasks(job.spec.array)),
+    "ARRAY_TASK_MIN": lambda job: str(_spans(job)[0].first),
+    "ARRAY_TASK_MAX": lambda job: str(max(span.last for span in _spans(job))),
+    "ARRAY_TASK_STEP": lambda job: _spans(job)[0].step,
+}
 
 
 def block(variables: dict[str, str]) -> bytes:
