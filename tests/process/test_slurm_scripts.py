@@ -119,3 +119,28 @@ def test_jobs_without_slurm_have_no_stand_ins(daemon: Box) -> None:
 def test_srun_refuses_with_a_sentence(daemon: Box, line: str, sentence: str) -> None:
     final, text = run_script(daemon, line + "\n")
     assert final["state"] == "Failed" and text.startswith(f"srun: {sentence}")
+
+
+def test_wrap_quiet_and_ignored_options_on_the_command_line(daemon: Box) -> None:
+    line = "echo $SLURM_JOB_ID; srun echo wrapped"
+    done = daemon.run("gbatch", "-Q", "-W", "--exclude=n1", "--licenses", "x", "--wrap", line)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "gbatch: ignored: --exclude, --licenses (this is one machine)\n"
+    assert daemon.text_of(1) == "1\nwrapped\n"
+    done = daemon.run("gbatch", "--wrap", line, "true")
+    assert done.returncode == 2 and "--wrap takes the place" in done.stderr
+    assert "Would submit" in daemon.ok("gbatch", "--test-only", "true")
+    assert "Slurm's -c is --cpus-per-task" in daemon.run("gbatch", "-c", "2", "true").stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("gqueue -t R", "-t is --tree here; Slurm's -t is --states, here -s"),
+        ("gqueue -o '%i %j'", "-o is --output here; Slurm's -o is --format, here -f"),
+        ("gcancel -s TERM @", "-s is --state here; Slurm's -s is --signal"),
+    ],
+)
+def test_letters_of_other_commands_have_a_hint(box: Box, line: str, hint: str) -> None:
+    done = box.run_shell(line)
+    assert done.returncode == 2 and hint in done.stderr

@@ -1,5 +1,7 @@
 """Slurm's dialect, and sweeps as people write them."""
 
+from datetime import datetime
+
 import pytest
 
 from gflow.errors import UsageError
@@ -7,6 +9,7 @@ from gflow.options.job_options import GBATCH, Option
 from gflow.options.parse import parse
 from gflow.options.slurm import multiply, sbatch, translate
 from gflow.options.sweeps import parameters
+from gflow.options.times import parse_time
 
 PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
 
@@ -44,6 +47,48 @@ PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
 )
 def test_on_the_command_line(words, values):
     assert parse([*words.split(), "true"], GBATCH, until_word=True) == (values, ["true"])
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("-N 2 -G 4", {"nodes": 2, "gpus": 4}),
+        ("-G a100:2", {"gpus": 2, "gpu-type": "a100"}),
+        ("--gpus=a100:2", {"gpus": 2, "gpu-type": "a100"}),
+        ("-W -Q", {"wait": True, "quiet": True}),
+        ("--no-requeue", {"requeue": False}),
+        ("--open-mode=append", {}),
+        ("--test-only", {"dry-run": True}),
+        ("--signal=B:USR1@60", {"signal": (10, 60)}),
+        ("--time=UNLIMITED", {"time": 0}),
+        ("-q high -C a100", {"qos": "high", "constraint": "a100"}),
+        ("--exclude=n1 --licenses x --contiguous", {"ignored": "--exclude,--licenses,--contiguous"}),
+    ],
+)
+def test_further_spellings_of_sbatch(words, values):
+    assert parse([*words.split(), "true"], GBATCH, until_word=True) == (values, ["true"])
+
+
+def test_begin_in_words_of_slurm():
+    now = datetime(2026, 11, 18, 10, 0).astimezone()
+    assert parse_time("now+1hour", now) == now.timestamp() + 3600
+    assert parse_time("now+2days", now) == now.timestamp() + 2 * 86400
+    assert parse_time("tomorrow", now) == datetime(2026, 11, 19).astimezone().timestamp()
+    assert parse_time("noon", now) == datetime(2026, 11, 18, 12).astimezone().timestamp()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("-p gpu", "-p is --priority here; Slurm's -p is --partition"),
+        ("-d afterok:17", "-d is --depends-on here; Slurm's -d is --dependency"),
+        ("--priority gpu", ""),
+    ],
+)
+def test_a_letter_that_means_something_else_has_a_hint(words, hint):
+    with pytest.raises(UsageError) as caught:
+        parse([*words.split(), "true"], GBATCH, until_word=True)
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,14 @@ def run(words: list[str]) -> int:
 
 def _submit(body: bytes, values: dict[str, Any]) -> int:
     if "wait" not in values and "json" not in values:
-        return hot_path.show(*hot_path.deliver(body, hot_path.target(values)))
+        status, headers, text = hot_path.deliver(body, hot_path.target(values))
+        return hot_path.show(status, headers, b"" if "quiet" in values and status < 400 else text)
     answer = _json(*hot_path.deliver(body, "/jobs", "application/json"))
     if "json" in values and "wait" not in values:
         _write(answer)
         return 0
     jobs = answer["jobs"]
-    if "json" not in values:
+    if "json" not in values and "quiet" not in values:
         from gflow.text.submissions import group_lines, submitted_line
 
         ids = [str(job["id"]) for job in jobs]

@@ -6,7 +6,7 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.options.commands.gcancel_options import OPTIONS
-from gflow.options.job_options import refuse
+from gflow.options.job_options import SIGNALS, refuse
 from gflow.options.parse import parse
 
 ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
@@ -44,6 +44,8 @@ def run(words: list[str]) -> int:
     }
     if not jobs and not filters and "all" not in values:
         refuse("which jobs?", "gcancel 42, gcancel @ for your latest, or gcancel --all")
+    if signals := [name for name in filters.get("states", ()) if name.upper().removeprefix("SIG") in SIGNALS]:
+        refuse(f"{signals[0]!a} is not a state", "-s is --state here; Slurm's -s is --signal")
     if "all" in jobs:
         refuse("'all' is not a job id", "gcancel --all cancels all your jobs")
     body = {

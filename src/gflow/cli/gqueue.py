@@ -30,6 +30,10 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("gqueue [options] [JOB…]", _about(), OPTIONS, EXAMPLES))
         return 0
+    if "tree" in values and rest and rest[0].isalpha():
+        refuse(f"{rest[0]!a} is not a job id", "-t is --tree here; Slurm's -t is --states, here -s")
+    if "%" in values.get("output", ""):
+        refuse(f"unknown format {values['output']!a}", "-o is --output here; Slurm's -o is --format, here -f")
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
     add_me(values)

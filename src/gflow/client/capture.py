@@ -86,7 +86,10 @@ def _conda_prefix(name: str) -> str:
     for place in places:
         if os.path.isdir(place):
             return place
-    raise UsageError(f"there is no conda environment {name!r}", hint="conda env list shows the environments")
+    hint = "conda env list shows the environments"
+    if name.isdecimal():
+        hint = f"-c is --conda-env here; Slurm's -c is --cpus-per-task: --cpus {name}"
+    raise UsageError(f"there is no conda environment {name!r}", hint=hint)
 
 
 BASIC = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"PATH", b"LANG")

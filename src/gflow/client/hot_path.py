@@ -152,18 +152,9 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
 
 # Options left to `gflow.cli`. `begin` is one, because times depend on the configured time zone.
 SLOW = {
-    "help",
-    "version",
-    "wait",
-    "json",
-    "begin",
-    "dry-run",
-    "venv",
-    "conda-env",
-    "fit",
-    "gpus-per-task",
-    *PER_UNIT,
-} | {option.name for option in CAPTURE}
+    "help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit", "gpus-per-task",
+    "wrap", "quiet", "ignored", *PER_UNIT, *[option.name for option in CAPTURE],
+}  # fmt: skip
 JOB_NAMES = {option.name for option in JOB}
 
 

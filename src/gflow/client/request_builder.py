@@ -18,6 +18,8 @@ from gflow.options.parse import parse
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
 UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
+# The script of --wrap. The mark makes it a Slurm script.
+WRAPPER = "#!/bin/sh\n#SBATCH\n{}\n"
 # A program that jobs have and the submitter may not have.
 STAND_IN = "srun"
 SHELL_WORDS = {
@@ -43,6 +45,10 @@ def describe(values: dict[str, Any], command: list[str]) -> str:
         from gflow.client.jobfile import options_of
 
         values = merge_options(options_of(values["config"]), values)
+    if "wrap" in values:
+        if command:
+            raise UsageError("--wrap takes the place of a script and a command", hint="give only one of them")
+        return _script(values, "", WRAPPER.format(values["wrap"]).encode(), [])
     if not command or command[0] == "-":
         if os.isatty(0):
             raise UsageError("there is no command to run", hint=NO_COMMAND)
@@ -107,6 +113,8 @@ def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]
     for name in ("notify-email", "notify-on"):
         if name in under and name in over:
             both[name] = tuple(dict.fromkeys((*under[name], *over[name])))
+    if slurm.IGNORED in under and slurm.IGNORED in over:
+        both[slurm.IGNORED] = f"{under[slurm.IGNORED]},{over[slurm.IGNORED]}"
     return both
 
 
@@ -132,7 +140,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     text, where = content.decode(errors="replace"), path or "standard input"
     options, ignored = slurm.sbatch(text, where)
     if ignored:
-        sys.stderr.write(f"gbatch: {where}: ignored: {', '.join(ignored)}\n")
+        options[slurm.IGNORED] = ",".join(ignored)
     options = merge_options(options, directives.read(text, where))
     hot_path.check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
     script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
@@ -141,6 +149,9 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     values = slurm.multiply(values)
+    if slurm.IGNORED in values:
+        names = ", ".join(dict.fromkeys(values.pop(slurm.IGNORED).split(",")))
+        sys.stderr.write(f"gbatch: ignored: {names} (this is one machine)\n")
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
     return hot_path.job_body(resolve(values), command, script + rows, capture(values))
 

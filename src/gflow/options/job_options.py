@@ -179,8 +179,9 @@ CAPTURE = (CHDIR, EXPORT, CONFIG, PARAM_FILE)
 
 # Options of `gbatch` itself; not part of the job.
 SUBMIT = (
-    Option("wait", "flag", "wait for the job and exit with its exit code"),
+    Option("wait", "flag", "wait for the job and exit with its exit code", short="W"),
     PARSABLE,
+    Option("quiet", "flag", "print nothing about the submission", short="Q"),
     JSON,
     Option("dry-run", "flag", "print what would be submitted without submitting it"),
     Option("auto-close", "flag", "does nothing: there are no terminal sessions to close"),
@@ -200,6 +201,10 @@ SLURM = (
     Option("mail-user", "slurm", "Slurm: same as --notify-email", metavar="ADDR"),
     Option("mail-type", "slurm", "Slurm: as --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
     Option("account", "slurm", "Slurm: same as --project", short="A", metavar="CODE"),
+    Option("wrap", "text", "Slurm: a shell command line to run as a script", metavar="LINE"),
+    Option("no-requeue", "slurm", "Slurm: without --requeue, also if the script asks for it"),
+    Option("open-mode", "slurm", "Slurm: does nothing: output is appended", metavar="MODE"),
+    Option("test-only", "slurm", "Slurm: same as --dry-run"),
 )
 
 # Slurm's quantities for each task, CPU or GPU. `options.slurm.multiply` makes totals of them.
@@ -211,7 +216,7 @@ PER_UNIT = ("ntasks", "cpus-per-task", "cpus-per-gpu", "mem-per-cpu", "mem-per-g
 HEADINGS: dict[str, tuple[Option, ...]] = {
     "resources": (
         JobOption("gpus", "count", "number of whole, unshared GPUs (default 0)",
-            field="gpus", short="g", metavar="N", low=0, high=4096, in_shapes=True,
+            field="gpus", short="g", aliases=("G",), metavar="N", low=0, high=4096, in_shapes=True,
             shown="GPUs", seen_by="all", changes="waiting", changed_by="operators"),
         JobOption("gpu-memory", "need",
             "memory needed on each GPU: 20G, 512M (a bare number is MB), or auto: taken from earlier runs",
@@ -278,7 +283,7 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             shown="Overflow", seen_by="owner", changes="redo", changed_by="owner"),
         JobOption("nodes", "count",
             "number of cluster nodes, each with --gpus GPUs and --cpus CPUs (default 1)",
-            field="nodes", metavar="N", low=1, high=65536, only_on="cluster", in_shapes=True,
+            field="nodes", short="N", metavar="N", low=1, high=65536, only_on="cluster", in_shapes=True,
             shown="Nodes", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("shape", "shape",
             "nodes and GPUs per node: n4_gpu1 is --nodes 4 --gpus 1; or the name of a shape in gflow.toml, "

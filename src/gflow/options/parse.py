@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from gflow.options.job_options import refuse, spellings
+from gflow.options.job_options import Option, refuse, spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from typing import Any, NoReturn
-
-    from gflow.options.job_options import Option
 
 
 def parse(
@@ -43,7 +41,11 @@ def parse(
         for taken, raw in _translate(option, True if value is None else value, spelled):
             from gflow.options.values import read  # not needed by a command without options
 
-            result = read(taken, raw)
+            try:
+                result = read(taken, raw)
+            except Exception as error:
+                _add_letter_hint(error, word, option, spelled)
+                raise
             values[taken.name] = _append(values.get(taken.name), result) if taken.many else result
     return values, rest
 
@@ -62,7 +64,13 @@ def _translate(option: Option, value: Any, spelled: dict[str, Option]) -> list[t
         return [(option, value)]
     from gflow.options.slurm import translate
 
-    return [(spelled["--" + name], raw) for name, raw in translate(option.name, value).items()]
+    return [
+        (spelled.get("--" + name) or _IGNORED, raw) for name, raw in translate(option.name, value).items()
+    ]
+
+
+# Names of Slurm options that mean nothing here, joined by commas: reported by the client.
+_IGNORED = Option("ignored", "text", "", many=True)
 
 
 def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> tuple[Option, str | None]:
@@ -75,12 +83,31 @@ def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> 
         long = "-" + word.partition("=")[0]
         if attached and long in spelled:
             refuse(f"unknown option {long[1:]!a}", f"did you mean {long}?")
-    option = spelled.get(name)
-    if option is None:
-        _refuse_unknown(name, spelled)
+    option = spelled.get(name) or _of_slurm(name, spelled)
     if attached is not None and option.is_flag:
         refuse(f"{name} takes no value")
     return option, attached
+
+
+def _add_letter_hint(error: Any, word: str, option: Option, spelled: dict[str, Option]) -> None:
+    """Say what a letter means here, if it means something else in Slurm: `-p gpu`."""
+    if word.startswith("--") or "--gres" not in spelled:
+        return
+    from gflow.options.slurm import SHORT
+
+    theirs = SHORT.get(word[1], "")
+    if theirs and spelled.get("--" + theirs) is not option:
+        error.hint = f"-{word[1]} is --{option.name} here; Slurm's -{word[1]} is --{theirs}"
+
+
+def _of_slurm(name: str, spelled: dict[str, Option]) -> Option:
+    """The option of sbatch with this name, for commands that take them; else a refusal."""
+    if "--gres" in spelled:
+        from gflow.options.slurm import unsupported
+
+        if found := unsupported(name, spelled):
+            return found
+    return _refuse_unknown(name, spelled)
 
 
 def _refuse_unknown(name: str, spelled: dict[str, Option]) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.job_states import END_EVENTS, JobState
-from gflow.options.job_options import CAPTURE, JOB, PER_UNIT, SLURM, spellings
+from gflow.options.job_options import CAPTURE, JOB, PER_UNIT, SLURM, Option, spellings
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.values import read
 
@@ -25,10 +25,26 @@ SHORT = {
     "A": "account", "a": "array", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
     "G": "gpus", "H": "hold", "J": "job-name", "N": "nodes", "n": "ntasks", "o": "output", "p": "partition",
     "q": "qos", "t": "time", "x": "exclude", "w": "nodelist", "C": "constraint", "L": "licenses",
+    "b": "begin", "M": "clusters", "F": "nodefile", "S": "core-spec", "B": "extra-node-info",
+    "m": "distribution", "k": "no-kill", "s": "oversubscribe", "O": "overcommit", "W": "wait", "Q": "quiet",
 }  # fmt: skip
+# Options of sbatch that mean nothing on one machine, and how their names are collected.
+UNSUPPORTED = frozenset((
+    "exclude", "nodelist", "licenses", "clusters", "nodefile", "core-spec", "extra-node-info",
+    "distribution", "no-kill", "oversubscribe", "overcommit", "contiguous", "switches", "tmp", "mincpus",
+    "threads-per-core", "cores-per-socket", "sockets-per-node", "hint", "gres-flags", "gpu-bind",
+    "gpu-freq", "cpu-freq", "mem-bind", "cluster-constraint", "wckey", "acctg-freq", "profile", "power",
+    "bb", "bbf", "get-user-env", "export-file", "propagate", "spread-job", "use-min-nodes", "reboot",
+    "thread-spec", "kill-on-invalid-dep", "deadline", "delay-boot", "ntasks-per-core", "ntasks-per-socket",
+    "ntasks-per-gpu", "gpus-per-socket", "uid", "gid", "verbose", "input", "ignore-pbs", "container",
+    "network", "mcs-label", "prefer", "tres-per-task",
+))  # fmt: skip
+IGNORED = "ignored"
 FLAGS = frozenset(
-    {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous"}
-)
+    {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous", "quiet",
+     "no-kill", "oversubscribe", "reboot", "spread-job", "use-min-nodes", "verbose", "get-user-env",
+     "ignore-pbs", "test-only"}
+)  # fmt: skip
 _STARTED = JobState.RUNNING.row.event
 # Events of --mail-type. END in Slurm covers every outcome.
 MAIL = {
@@ -45,7 +61,17 @@ def translate(name: str, value: Any) -> Meant:
     """The gflow options (by name) for one Slurm option. Values stay text."""
     if name in TRANSLATIONS:
         return TRANSLATIONS[name](str(value))
-    return {name: value}
+    return {IGNORED: "--" + name} if name in UNSUPPORTED else {name: value}
+
+
+def unsupported(name: str, spelled: dict[str, Option]) -> Option | None:
+    """The option for a name of sbatch that gflow's table lacks: `--exclude`, `-C`; None: sbatch has none."""
+    if len(name) == 2:
+        return spelled.get("--" + SHORT.get(name[1:], ""))
+    long = name[2:]
+    return (
+        Option(long, "slurm", "", metavar="" if long in FLAGS else "VALUE") if long in UNSUPPORTED else None
+    )
 
 
 def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
@@ -58,7 +84,7 @@ def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
             for name, value in _split(words):
                 for ours, raw in translate(name, value).items():
                     option = options.get("--" + ours)
-                    if option is None:
+                    if option is None or ours == "wrap":
                         ignored.append("--" + name)
                     else:
                         values[option.name] = read(option, raw)
@@ -224,12 +250,14 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "mem": lambda value: {} if not value.rstrip("KMGTkmgt").strip("0") else {"memory": value},
     "time": _time,
     "begin": _begin,
-    "signal": lambda value: {"signal": value.rpartition(":")[2]},
     "output": lambda value: {"output": value.replace("%N", "%h")},
     "error": lambda value: {"error": value.replace("%N", "%h")},
     "nodes": _nodes,
     "shape": _shape,
-    "no-requeue": lambda value: {},
+    "no-requeue": lambda value: {"requeue": False},
+    "test-only": lambda value: {"dry-run": True},
+    "exclusive": lambda value: {"exclusive": True},
     "parsable": lambda value: {},
+    "quiet": lambda value: {},
     "open-mode": lambda value: {},
 }

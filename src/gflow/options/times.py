@@ -10,6 +10,8 @@ from gflow.options.durations import MINUTE_S, parse_duration
 
 # Longer spans are typing errors: `now+20261224`.
 MOST_S = 100 * 366 * 86400
+# Words of Slurm: times whose next occurrence is meant.
+DAY_WORDS = {"midnight": "00:00", "tomorrow": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 
 
 def parse_time(text: str, now: datetime | None = None) -> float | None:
@@ -22,6 +24,8 @@ def parse_time(text: str, now: datetime | None = None) -> float | None:
     text = text.strip()
     if text == "now":
         return moment.timestamp()
+    if text in DAY_WORDS:
+        return _clock(DAY_WORDS[text], moment)
     if text.startswith(("now+", "+")):
         return _after(text.removeprefix("now")[1:], moment)
     if _is_clock(text):

@@ -20,6 +20,8 @@ MOST_MIB = 1 << 30
 # The last time that can be shown in every time zone: the end of 9998.
 LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
+# Slurm's words for no time limit.
+UNLIMITED = ("UNLIMITED", "INFINITE", "unlimited", "infinite")
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 ARRAY_OVERLAP = 100
@@ -57,6 +59,8 @@ def _sharing_hint(value: Any, option: Option) -> str:
 
 def read_duration(value: Any, option: Option, plain_s: int = 60) -> int:
     """Seconds. A JSON number is seconds; a plain number in text has the unit `plain_s`."""
+    if option.field == "time_limit_s" and value in UNLIMITED:
+        return 0
     from gflow.options.durations import describe_grammar, parse_duration  # only for options of this kind
 
     seconds = (
@@ -153,12 +157,15 @@ def read_time(value: Any, option: Option) -> float:
 
 
 def read_signal(value: Any, option: Option) -> tuple[int, int]:
-    """`USR1@60`: a signal by name or number, and how long before the end (60 s, 2m). Default 60."""
+    """`USR1@60`: a signal by name or number, and how long before the end (60 s, 2m). Default 60.
+
+    Slurm's `B:` before it is skipped: the signal goes to all processes of the job.
+    """
     from gflow.options.durations import parse_duration  # only for options of this kind
 
     if isinstance(value, (list, tuple)):
         value = "@".join(map(str, value)) if len(value) == 2 else ""
-    name, _, seconds = value.partition("@") if isinstance(value, str) else ("", "", "")
+    name, _, seconds = value.rpartition(":")[2].partition("@") if isinstance(value, str) else ("", "", "")
     number = SIGNALS.get(name.upper().removeprefix("SIG"))
     if number is None and is_digits(name) and 1 <= int(name) <= 64:
         number = int(name)

@@ -126,7 +126,7 @@ def _in_spec(names: frozenset[str]) -> list[str]:
     """A text that the spec of a job with one of these names must contain; empty: there is none.
 
     Searching for it takes a tenth of the time of parsing the JSON. It does not work for names made of the
-    id, which are not in the spec, nor for patterns or names with characters that JSON can escape in several ways.
+    id, which are not in the spec, nor for patterns or for characters that JSON can escape in several ways.
     """
     if any(map(is_pattern, names)):
         return []

@@ -6,8 +6,8 @@ terminal.
 
 from __future__ import annotations
 
-import time
 import textwrap
+import time
 import unicodedata
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
