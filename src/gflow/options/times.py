@@ -24,10 +24,9 @@ def parse_time(text: str, now: datetime | None = None) -> float | None:
     text = text.strip()
     if text == "now":
         return moment.timestamp()
-    if text in DAY_WORDS:
-        return _clock(DAY_WORDS[text], moment)
     if text.startswith(("now+", "+")):
         return _after(text.removeprefix("now")[1:], moment)
+    text = DAY_WORDS.get(text, text)
     if _is_clock(text):
         return _clock(text, moment, (-1, 0, 1, 2), is_past=False)  # an offset in the text may shift the day
     return _calendar(text) if len(text) >= 8 and text[:4].isdecimal() else _after_plain(text, moment)
