@@ -1,0 +1,5 @@
+#!/bin/bash
+#SBATCH --time=four hours
+# EXPECT refused='hours' is not an option
+
+python train.py

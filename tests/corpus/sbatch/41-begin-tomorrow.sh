@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH --begin=tomorrow
+#SBATCH --comment='nightly run'
+# EXPECT calls=1
+
+python nightly.py
