@@ -235,3 +235,16 @@ def test_job_due_while_daemon_was_down_starts_once(daemon: Box) -> None:
     assert daemon.finished(job)["state"] == "Finished"
     assert daemon.text_of(job) == "x\n"
     assert "taken" not in daemon.log()
+
+
+def test_up_says_what_the_daemon_found(box: Box) -> None:
+    page = box.ok("gflowd", "up", "--simulate-gpus", "2x80G,1x24G", "--cpus", "3")
+    assert "3 GPUs (2 Simulated 80 GB, 1 Simulated 24 GB), 3 CPU slots, " in page
+    assert page.splitlines()[1].endswith(" GiB memory")
+
+
+def test_gbatch_wait_says_how_a_job_ended(box: Box) -> None:
+    box.up()
+    done = box.run("gbatch", "--wait", "exit 3")
+    assert (done.returncode, done.stderr) == (3, "gbatch: job 1 ended as Failed: ExitCode:3\n")
+    assert box.run("gbatch", "--wait", "true").stderr == ""

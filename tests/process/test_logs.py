@@ -217,3 +217,11 @@ def test_output_is_seen_when_it_is_printed(daemon: Box) -> None:
     script = "import time; print('now'); time.sleep(60)"
     job = daemon.submit(sys.executable, "-c", script)
     wait_until(lambda: daemon.text_of(job) == "now\n")
+
+
+def test_the_log_of_a_job_that_has_not_started_says_so(box: Box) -> None:
+    box.up()
+    job = box.submit("--hold", "true")
+    done = box.run("gjob", "log", str(job))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"gjob: job {job} has not started: JobHeldUser\n"

@@ -60,3 +60,14 @@ def test_absent_daemon_is_waited_for_briefly(
         retry.retry(gone.ask, ConnectionRefusedError())
     assert not gone.now
     assert not capsys.readouterr().err
+
+
+def test_waiting_for_several_jobs_counts_them(monkeypatch):
+    from gflow.client import wait
+
+    monkeypatch.setattr(
+        wait, "wait_for", lambda job: {"id": job, "state": "Finished", "signal": None, "exit_code": 0}
+    )
+    counts = []
+    wait.wait_for_all(["1", "2"], lambda done, total: counts.append((done, total)))
+    assert counts == [(0, 2), (1, 2), (2, 2)]

@@ -93,11 +93,14 @@ def _write(data: Any) -> None:
 
 
 def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
-    from gflow.client.wait import wait_for_all
+    from gflow.client.wait import describe_end, wait_for_all
 
     final, code = wait_for_all([str(job["id"]) for job in jobs])
     if as_json:
         _write({"jobs": final, "total": len(final)})
+        return code
+    for text in filter(None, map(describe_end, final)):
+        sys.stderr.write(f"gbatch: {text}\n")
     return code
 
 

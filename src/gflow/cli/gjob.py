@@ -146,6 +146,9 @@ def _log(values: Values, jobs: list[str]) -> int:
     if "follow" in values:
         follow(str(place["job_id"]), place["path"], values.get("last"), is_harmless=is_harmless)
         return 0
+    if place["waits"] and not os.path.exists(place["path"]):
+        sys.stderr.write(f"gjob: job {place['job_id']} has not started: {place['waits']}\n")
+        return 0
     return print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
 
 
@@ -197,10 +200,17 @@ def _wait(values: Values, jobs: list[str]) -> int:
         if _has_several(jobs)
         else jobs
     )
-    final, code = wait_for_all(names)
+    final, code = wait_for_all(names, _show_count if sys.stderr.isatty() else None)
     if "json" in values:
         hot_path.write(1, http.json_line(hot_path.dumps({"jobs": final, "total": len(final)}).encode()))
     return code
+
+
+def _show_count(done: int, total: int) -> None:
+    """Show on the terminal how many of several jobs have ended; erased at the end."""
+    if total > 1:
+        sys.stderr.write("\r\x1b[K" if done == total else f"\r{done} of {total} jobs have ended\x1b[K")
+        sys.stderr.flush()
 
 
 def _has_several(jobs: list[str]) -> bool:

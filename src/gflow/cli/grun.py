@@ -13,7 +13,7 @@ from gflow.cli.common.logs import follow
 from gflow.client import hot_path, http
 from gflow.client.logs import LOOK_AGAIN_S
 from gflow.client.request_builder import describe
-from gflow.client.wait import exit_code_of, wait_for
+from gflow.client.wait import describe_end, exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.job_states import WAITING_NAMES
 from gflow.options.commands.grun_options import OPTIONS
@@ -140,9 +140,8 @@ class Foreground:
 
     def _report_end(self, final: dict[str, Any]) -> None:
         """Print the state and reason of a job that did not finish."""
-        if final["state"] != "Finished":
-            reason = f": {final['reason']}" if final["reason"] else ""
-            _say(f"job {self._job} ended as {final['state']}{reason}")
+        if text := describe_end(final):
+            _say(text)
 
 
 def _say(text: str) -> None:

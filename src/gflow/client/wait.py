@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gflow.client import http
@@ -40,10 +41,29 @@ def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:
             time.sleep(0.1)
 
 
-def wait_for_all(jobs: list[str]) -> tuple[list[dict[str, Any]], int]:
-    """Wait for all jobs; return them and the highest exit code."""
-    final = [wait_for(job) for job in jobs]
+def wait_for_all(
+    jobs: list[str], on_count: Callable[[int, int], None] | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """Wait for all jobs, in this order; return them and the highest exit code.
+
+    `on_count` gets the number of jobs that have been waited for, and that of all.
+    """
+    final: list[dict[str, Any]] = []
+    for job in jobs:
+        if on_count is not None:
+            on_count(len(final), len(jobs))
+        final.append(wait_for(job))
+    if on_count is not None:
+        on_count(len(final), len(jobs))
     return final, max(map(exit_code_of, final), default=0)
+
+
+def describe_end(job: dict[str, Any]) -> str:
+    """How a job ended that did not finish; empty: it finished."""
+    if job["state"] == JobState.FINISHED.value:
+        return ""
+    reason = f": {job['reason']}" if job["reason"] else ""
+    return f"job {job['id']} ended as {job['state']}{reason}"
 
 
 def exit_code_of(job: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ def up(values: dict[str, Any]) -> int:
     if not pid:
         raise GflowError("gflowd did not start", hint=f"its log is {log_file}")
     notes += [note for note in http.get("/status")["notes"] if note not in notes]
-    lines = [f"gflowd is running (PID: {pid})"]
+    lines = [f"gflowd is running (PID: {pid})", _machine()]
     if "private" in values:
         lines.append(f"Reach it with: export GFLOW_SOCKET={settings.socket}")
     lines += [f"({note})" for note in notes]
@@ -74,6 +75,16 @@ def up(values: dict[str, Any]) -> int:
         notes=notes,
     )
     return 0
+
+
+def _machine() -> str:
+    """What the daemon found: `8 GPUs (A100-80GB), 64 CPU slots, 512 GiB`."""
+    status = http.get("/status")
+    models = Counter(gpu["model"].removeprefix("NVIDIA ") for gpu in http.get("/info")["gpus"])
+    count = models.total()
+    kinds = ", ".join(model if len(models) == 1 else f"{many} {model}" for model, many in models.items())
+    gpus = f"{count} GPU{'s' if count > 1 else ''} ({kinds})" if count else "no GPUs"
+    return f"{gpus}, {status['cpu_total']} CPU slots, {status['memory_total_mib'] / 1024:.0f} GiB memory"
 
 
 def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> int | None:

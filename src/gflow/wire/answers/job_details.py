@@ -17,12 +17,13 @@ from gflow.wire.shell_words import spell_change
 
 
 class LogAnswer(msgspec.Struct, kw_only=True):
-    """Where a job's output is. `final`: no more will come."""
+    """Where a job's output is. `final`: no more will come. `waits`: why the job has not started."""
 
     job_id: JobId
     path: str
     final: bool
     uid: int
+    waits: str | None = None
 
 
 class TerminalAnswer(msgspec.Struct, kw_only=True):

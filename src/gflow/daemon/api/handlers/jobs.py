@@ -98,7 +98,9 @@ async def show_log_path(request: Request) -> Response:
             hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
         )
     path = log_path(context.settings, job)
-    data = LogAnswer(job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid)
+    ((_, why),) = context.entries([job], viewer_of(request))
+    waits = str(why or job.reason or job.state.value) if job.state in WAITING and not job.attempt else None
+    data = LogAnswer(job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid, waits=waits)
     return answer(request, lambda: data, lambda: f"{path}\n")
 
 
