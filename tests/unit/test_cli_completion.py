@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.cli.registry import DESCRIBE, PROGRAMS, describe
+from gflow.cli.registry import DESCRIBE, PROGRAMS, TOOLS, describe
 from gflow.cli.tools import completion
 from gflow.cli.tools.completion import candidates
 
@@ -59,6 +59,13 @@ def offered(line: str) -> list[str]:
         ("gflowd restart --gpu-allocation-strategy ", ["sequential", "random", "pack", "topology"]),
         ("gflowd restore ", [":files"]),
         ("gflowd up --conf", ["--config"]),
+        ("gflow pl", ["plan"]),
+        ("gctl quota ", ["list", "set", "remove"]),
+        ("gctl quota set --max-running-g", ["--max-running-gpus"]),
+        ("gctl reserve c", ["create", "cancel"]),
+        ("gctl reserve list ", []),
+        ("gctl token ", ["create", "list", "revoke"]),
+        ("gflowd service ", ["install", "uninstall"]),
         ("ginfo i", ["info"]),
         ("/usr/bin/gjob sh", ["show"]),
         ("unheard-of ", []),
@@ -76,6 +83,10 @@ def test_options_come_with_what_they_mean():
 def test_every_long_option_of_every_program_is_offered(program):
     described = describe(program)
     assert {f"--{option.name}" for option in described.options} <= set(offered(f"{program} --"))
+
+
+def test_gflow_offers_every_program_and_tool():
+    assert set(offered("gflow ")) == {*PROGRAMS, *TOOLS, "completion"}
 
 
 def test_every_program_is_described():

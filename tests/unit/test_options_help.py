@@ -1,3 +1,4 @@
+import importlib
 import textwrap
 from collections import Counter
 
@@ -5,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gflow.cli import gctl, gflowd
+from gflow.cli.registry import PROGRAMS
 from gflow.options.help import COLUMNS, WIDTH, render, wrap
 from gflow.options.job_options import GBATCH, HEADINGS, Option
 
@@ -73,3 +76,39 @@ def test_lines_are_wrapped_as_textwrap_does_it(words, columns):
 def test_every_option_of_gbatch_has_one_place_in_its_help():
     shown = [option.name for options in HEADINGS.values() for option in options]
     assert Counter(shown) == Counter(option.name for option in GBATCH)
+
+
+def page_of(capsys, module, *words):
+    assert importlib.import_module(f"gflow.cli.{module}").run([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+PROGRAM_PAGES = [(name,) for name in PROGRAMS] + [("gctl", "quota"), ("gctl", "reserve"), ("gjob", "update")]
+TOOL_PAGES = [(f"tools.{name}",) for name in ("fit", "plan", "scale", "simulate", "gpus", "launch", "spot")]
+
+
+@pytest.mark.parametrize("words", PROGRAM_PAGES + TOOL_PAGES, ids=" ".join)
+def test_help_pages_fit_80_columns(capsys, words):
+    assert [line for line in page_of(capsys, *words).splitlines() if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("name", [name for name in gflowd.COMMANDS if name not in ("start", "stop")])
+def test_a_command_of_gflowd_has_help_of_its_own(capsys, name):
+    page = page_of(capsys, "gflowd", name)
+    assert page.startswith(f"usage: gflowd {name} [options]")
+    assert ("--simulate-gpus" in page) == (name in ("up", "restart", "run"))
+    assert all(f"gflowd {name}" in line for line in page.partition("examples:\n")[2].splitlines())
+
+
+@pytest.mark.parametrize("name", gctl.COMMANDS)
+def test_a_command_of_gctl_has_help_of_its_own(capsys, name):
+    page = page_of(capsys, "gctl", name)
+    assert page.startswith(f"usage: gctl {name} ")
+    assert ("--reason" in page) == (name == "drain")
+    assert f"examples:\n  gctl {name}" in page
+
+
+def test_a_long_example_continues_before_an_option():
+    line = "tool --first " + "a" * 40 + " --second " + "b" * 40
+    first, second = render("tool", "x", (), line).splitlines()[-2:]
+    assert (first, second) == ("  tool --first " + "a" * 40 + " \\", "      --second " + "b" * 40)

@@ -6,7 +6,8 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
-from gflow.options.commands.gctl_options import OPTIONS
+from gflow.options.commands.gctl_options import OPTIONS, OPTIONS_OF
+from gflow.options.job_options import COMMON, JSON
 from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
@@ -35,9 +36,16 @@ commands:
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
+gctl drain --reason 'driver update'
 gctl resume
+gctl resume --gpu 1
+gctl show-gpus
 gctl set-limit 42 4
 gctl gpu-process ignore --gpu 0 --pid 4711
+gctl gpu-process list
+gctl token list
+gctl token revoke 3
+gctl notify test
 gctl token create --name dashboard --days 30
 gctl quota set --user ann --max-running-gpus 4
 gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h"""
@@ -52,9 +60,7 @@ def run(words: list[str]) -> int:
         return gctl_quota.run(words[0], words[1:])
     values, rest = parse(words, OPTIONS)
     if "help" in values or not rest:
-        from gflow.options import help
-
-        sys.stdout.write(help.render("gctl COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
+        sys.stdout.write(_help(rest[0] if rest and rest[0] in COMMANDS else ""))
         return 0 if "help" in values else 2
     name, *given = rest
     if name in NESTED:
@@ -69,6 +75,26 @@ def run(words: list[str]) -> int:
     if "gpu" in values and name not in ("drain", "resume", "gpu-process"):
         raise UsageError(f"gctl {name} takes no --gpu")
     return handler(values, *given)
+
+
+def _help(name: str) -> str:
+    """The help of one command, with its options and examples; of all if `name` is empty."""
+    import re
+
+    from gflow.options import help
+
+    if not name:
+        return help.render("gctl COMMAND [options]", ABOUT, OPTIONS, EXAMPLES)
+    entries = re.findall(rf"^  {name} .*(?:\n {{25}}.*)*", ABOUT, re.MULTILINE)
+    about = " ".join(line[25:] for line in entries[0].splitlines())
+    about = f"{about[0].upper()}{about[1:]}."
+    if len(entries) > 1:
+        about = "\n".join(["commands:", *entries])
+    own = OPTIONS_OF.get(name, ())
+    options = tuple(one for one in OPTIONS if one.name in own or one in (JSON, *COMMON))
+    examples = [line for line in EXAMPLES.splitlines() if line.startswith(f"gctl {name}")]
+    usage = " ".join(["gctl", name, *COMMANDS[name][1], "[options]"])
+    return help.render(usage, about, options, "\n".join(examples))
 
 
 def _show_gpus(values: dict[str, Any]) -> int:

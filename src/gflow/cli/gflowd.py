@@ -31,11 +31,18 @@ gflowd up --simulate-gpus 4x80G
 gflowd restart --gpus 0-3
 gflowd status
 gflowd down
+gflowd down --kill-jobs
+gflowd reload
+gflowd config
+gflowd init --yes
+gflowd backup
+gflowd restore ~/.local/share/gflow/backups/gflow-20261118-120000.db
 sudo gflowd up --system
 gflowd service install         # started by systemd, also after a reboot
 sudo gflowd service install --system"""
 # Commands that take an argument, and its description.
 TAKES = {"restore": "a backup file", "service": "install or uninstall"}
+ARGUMENTS = {"restore": "FILE", "service": "install|uninstall"}
 # What each command does, and the module and function that do it.
 COMMANDS = {
     "up": ("start the daemon in the background", "daemon.lifecycle", "up"),
@@ -78,7 +85,7 @@ COMMANDS = {
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if "help" in values:
-        sys.stdout.write(_help())
+        sys.stdout.write(_command_help(rest[0]) if rest and rest[0] in COMMANDS else _help())
         return 0
     name = rest[0] if rest else "run"
     if name not in COMMANDS:
@@ -105,6 +112,20 @@ def _help() -> str:
     groups = {"options of up, restart and run": START, "options of down": DOWN, "options of init": INIT}
     about = ABOUT.format(commands=commands)
     return help.render("gflowd COMMAND [options]", about, groups | {"options": (JSON, *COMMON)}, EXAMPLES)
+
+
+def _command_help(name: str) -> str:
+    """The help of one command, with the examples that show it."""
+    from gflow.options import help
+
+    about, _, function = COMMANDS[name]
+    special = {"up": START, "restart": START, "run": START, "down": DOWN, "init": INIT}
+    usage = f"gflowd {name} [options]" + (f" {ARGUMENTS[name]}" if name in ARGUMENTS else "")
+    choice = tuple(option for option in RUN if option.name in ("system", "private"))
+    options = (*special.get(function, choice), JSON, *COMMON)
+    examples = [line for line in EXAMPLES.splitlines() if f"gflowd {name}" in line]
+    text = f"{about[0].upper()}{about[1:]}."
+    return help.render(usage, text, options, "\n".join(examples))
 
 
 def say(values: dict[str, Any], text: str, **data: Any) -> None:

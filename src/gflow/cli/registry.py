@@ -6,6 +6,7 @@ from gflow.options.job_options import spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from gflow.options.job_options import Option
@@ -57,7 +58,7 @@ class ProgramInfo:
         about: str,
         options: tuple[Option, ...],
         commands: dict[str, str] | None = None,
-        takes: dict[str, str] | None = None,
+        takes: Mapping[str, str | tuple[str, ...]] | None = None,
         *,
         of_command: dict[str, tuple[Option, ...]] | None = None,
         aliases: dict[str, str] | None = None,
@@ -67,7 +68,7 @@ class ProgramInfo:
         self.options = options
         # Sub-commands, and what each does.
         self.commands = commands or {}
-        # Kind of the arguments of a sub-command ("" for any other): jobs, active jobs, files.
+        # Arguments of a sub-command ("" for any other): jobs, active jobs, files, or the words of its first.
         self.takes = takes or {}
         # Options of a sub-command, where they differ.
         self.of_command = of_command or {}
@@ -138,10 +139,21 @@ def _ginfo(about: str) -> ProgramInfo:
 
 
 def _gctl(about: str) -> ProgramInfo:
-    gctl = _module("gctl")
-    return ProgramInfo(
-        about, _options("gctl"), dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
-    )
+    from gflow.options.commands.gctl_options import QUOTA, RESERVE
+
+    gctl, quota = _module("gctl"), _module("gctl_quota")
+    takes: dict[str, str | tuple[str, ...]] = {
+        "set-limit": "active",
+        "set-gpus": ("all",),
+        "gpu-process": ("ignore", "unignore", "list"),
+        "token": ("create", "list", "revoke"),
+        "notify": ("test",),
+        "quota": tuple(quota.QUOTA_COMMANDS),
+        "reserve": tuple(quota.RESERVE_COMMANDS),
+    }
+    commands = dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), "")
+    of_command = {"quota": QUOTA, "reserve": RESERVE}
+    return ProgramInfo(about, _options("gctl"), commands, takes, of_command=of_command)
 
 
 def _gflowd(about: str) -> ProgramInfo:
@@ -150,7 +162,7 @@ def _gflowd(about: str) -> ProgramInfo:
         about,
         gflowd.OPTIONS,
         {name: about for name, (about, _, _) in gflowd.COMMANDS.items()},
-        {"restore": "files"},
+        {"restore": "files", "service": ("install", "uninstall")},
     )
 
 

@@ -22,8 +22,16 @@ def render(
         if options:
             lines += [f"{heading}:", *map(_line, options), ""]
     if examples:
-        lines += ["examples:", *("  " + line for line in examples.strip().splitlines()), ""]
+        lines += ["examples:", *map(_example, examples.strip().splitlines()), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _example(line: str) -> str:
+    """A line of the examples; a long one continues before an option, as a shell reads it."""
+    at = line.rfind(" --", 0, COLUMNS - 4)
+    if len(line) + 2 <= COLUMNS or at < 0:
+        return "  " + line
+    return f"  {line[:at]} \\\n    {_example(line[at + 1 :])}"
 
 
 def _fill(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.registry import PROGRAMS, ProgramInfo, describe
+from gflow.cli.registry import PROGRAMS, TOOLS, ProgramInfo, describe
 from gflow.errors import GflowError, UsageError
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def candidates(words: list[str], cursor: int) -> list[Candidate]:
     current = words[cursor] if cursor < len(words) else ""
     before = words[1:cursor]
     if program == "gflow":
-        names = {name: describe(name).about for name in PROGRAMS}
+        names = PROGRAMS | TOOLS
         short = {name.removeprefix("g"): name for name in PROGRAMS}
         if not before:
             return _with_prefix(current, [*names.items(), ("completion", "print a completion script")])
@@ -110,7 +110,9 @@ def _words(program: ProgramInfo, command: str, words: list[str], current: str) -
     if program.until_word:
         return [(FILES if words else COMMANDS, "")]
     kind = program.takes.get(command, program.takes.get("", ""))
-    return _listed(kind, program, current) if kind else []
+    if not kind or (isinstance(kind, tuple) and words):
+        return []
+    return _listed(kind, program, current)
 
 
 def _values(option: Option, program: ProgramInfo, current: str) -> list[Candidate]:

@@ -22,6 +22,10 @@ OPTIONS = (
     JSON,
     *COMMON,
 )
+# Options of each command, besides --json and --help.
+OPTIONS_OF = {
+    "drain": ("gpu", "reason"), "resume": ("gpu",), "gpu-process": ("gpu", "pid"), "token": ("name", "days"),
+}  # fmt: skip
 QUOTA = (
     Option("user", "text", "quota of this user", short="u", metavar="NAME"),
     Option("project", "text", "quota of this project", metavar="NAME"),
