@@ -11,7 +11,7 @@ line imports this package on every call.
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from gflow.client.refusal import DaemonError as DaemonError
-    from gflow.errors import Error as Error
+    from gflow.client.refusal import Error as Error
     from gflow.errors import Forbidden as Forbidden
     from gflow.errors import NotFound as NotFound
     from gflow.errors import ReadOnly as ReadOnly
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from gflow.library.jobs import wait as wait
 
 __version__ = "0.1.0"
-_ERRORS = ("Error", "Forbidden", "NotFound", "ReadOnly", "Refused", "TooLarge", "TooMany", "Unauthorized",
+_ERRORS = ("Forbidden", "NotFound", "ReadOnly", "Refused", "TooLarge", "TooMany", "Unauthorized",
            "Unreachable", "UsageError")  # fmt: skip
 _PLACES = dict.fromkeys(("jobs", "submit", "sweep", "wait"), "library.jobs")
 _PLACES |= dict.fromkeys(("Job", "JobFailed", "JobList"), "library.job")
 _PLACES |= dict.fromkeys(("Executor", "map"), "library.executor")
-_PLACES |= dict.fromkeys(_ERRORS, "errors") | {"DaemonError": "client.refusal"}
+_PLACES |= dict.fromkeys(_ERRORS, "errors") | dict.fromkeys(("DaemonError", "Error"), "client.refusal")
 
 
 def __getattr__(name: str) -> object:

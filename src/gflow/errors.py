@@ -40,10 +40,6 @@ class GflowError(Exception):
         super().__init__(self.message)
 
 
-# The public name: `except gflow.Error`.
-Error = GflowError
-
-
 class UsageError(GflowError):
     """The request cannot be understood."""
 

@@ -54,7 +54,7 @@ from gflow.core.state.state import State
 from gflow.daemon.api import request, routes
 from gflow.daemon.api.handlers import metrics
 from gflow.daemon.loop.counters import COUNTED, Meters
-from gflow.library import executor, jobs
+from gflow.library import executor, job
 from gflow.options import lists, slurm
 from gflow.store import rows, statistics
 from gflow.text import queue
@@ -87,7 +87,7 @@ print(json.dumps({
     "--mail-type END": list(slurm.MAIL["END"]),
     "--mail-type FAIL": list(slurm.MAIL["FAIL"]),
     "exit codes": wait.CODES,
-    "library": list(jobs.FINAL_NAMES),
+    "library": list(job.FINAL_NAMES),
     "futures": list(executor.END_EVENTS),
     "terminals": list(terminal.ACTIVE_NAMES),
     "statistics": statistics._ACTIVE.groups,

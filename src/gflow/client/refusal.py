@@ -8,6 +8,8 @@ from typing import Any
 from gflow import errors
 from gflow.errors import GflowError
 
+# The public name of the base class: `except gflow.Error`.
+Error = GflowError
 # Classes by the code in an answer. Not Unreachable: callers retry it, and the daemon has answered.
 KINDS = (
     errors.UsageError,
