@@ -205,7 +205,8 @@ BUSY = [
     (("gflow", "status"), 2, "did you mean gflowd status, or gqueue for the jobs?"),
     (("gflow", "log"), 2, "did you mean gjob log JOB?"),
     (("gflow", "submit"), 2, "did you mean gbatch?"),
-    (("gjob", "log", "1,2"), 2, "exactly one job must be named"),
+    (("gjob", "log", "-f", "1,2"), 2, "--follow takes one job"),
+    (("gjob", "log", "3", "--failed"), 1, "none of these jobs ended as Failed or Timeout"),
     (("gjob", "hold", "7"), 1, "is running"),
     (("gjob", "hold", "3"), 1, "job 3 is over: Finished"),
     (("gjob", "release", "3"), 1, "gjob redo 3 does it again"),
@@ -230,7 +231,7 @@ BUSY = [
     (("gjob", "update", "5", "--param", "lr=3,4"), 2, "one value"),
     (("gjob", "update", "5", "--param", "bs=3"), 1, "has no parameter 'bs'"),
     (("gjob", "redo", "99"), 1, "there is no job 99"),
-    (("gjob", "redo", "1,2"), 2, "exactly one job must be named"),
+    (("gjob", "redo", "1,77"), 1, "there is no job 77"),
     (("gjob", "redo", "3", "--gpus", "9"), 1, "this machine has 4"),
     # other programs
     (("gqueue", "-s", "Sleeping"), 2, "unknown state"),

@@ -450,3 +450,19 @@ def test_a_sweep_is_one_line_on_a_terminal(daemon: Box) -> None:
     body = {"token": "x" * 16, "jobs": [daemon.job_request(["true"], param={"a": ["1", "2"]})]}
     text = daemon.api("POST", "/jobs?named", body, accept="text/plain")[1]
     assert text.startswith(b"Submitted 2 batch jobs 1-2 as group g1\n")
+
+
+def test_what_failed_of_a_group_is_shown_and_redone(daemon: Box) -> None:
+    daemon.ok("gbatch", "--param", "x=0,1,2", "bash", "-c", "echo said {x}; exit {x}")
+    daemon.run("gjob", "wait", "g1")
+    assert daemon.ok("gjob", "log", "g1", "--failed") == (
+        "==> 2 job-2 Failed ExitCode:1 <==\nsaid 1\n==> 3 job-3 Failed ExitCode:2 <==\nsaid 2\n"
+    )
+    assert daemon.ok("gjob", "log", "1,3", "--last", "0").count("==>") == 2
+    assert daemon.ok("gjob", "redo", "--parsable", "g1", "--failed") == "4\n5\n"
+    daemon.run("gjob", "wait", "4,5")
+    table = daemon.ok("gqueue", "g4", "-f", "JOBID,PARAMS,EXIT").splitlines()
+    assert [line.split() for line in table[1:]] == [["4", "x=1", "1"], ["5", "x=2", "2"]]
+    assert daemon.ok("gjob", "redo", "--parsable", "1,2") == "6\n7\n"
+    refused = daemon.run("gjob", "redo", "1", "--failed")
+    assert refused.returncode == 1 and "none of these jobs ended as Failed" in refused.stderr

@@ -203,7 +203,7 @@ def a_redo(world: World, dice: Dice) -> Event:
         uid,
         USERS[uid],
         "token",
-        key,
+        [key],
         change,
         clear_deps=dice.chance(50),
         cascade=dice.chance(60),

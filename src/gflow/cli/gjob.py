@@ -33,6 +33,8 @@ gjob update 42 --time +2h               # also while it runs
 gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
 gjob redo 42 --cascade            # also the jobs cancelled with it
+gjob redo g116 --failed           # only what failed of a sweep
+gjob log g116 --failed            # the last lines of each failed job
 gjob wait 40-45
 gjob wait g116                    # all jobs of a sweep
 gjob history @
@@ -138,6 +140,8 @@ def _log(values: Values, jobs: list[str]) -> int:
         )
     if {"follow", "json"} <= values.keys():
         refuse("--follow prints text and cannot be combined with --json", "gjob wait 42; gjob log --json 42")
+    if "failed" in values or _has_several(jobs):
+        return _logs(values, jobs)
     place = http.get(http.job_path(_one(jobs), "/log"))
     is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
     _become_owner(place["uid"])
@@ -150,6 +154,36 @@ def _log(values: Values, jobs: list[str]) -> int:
         sys.stderr.write(f"gjob: job {place['job_id']} has not started: {place['waits']}\n")
         return 0
     return print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
+
+
+def _logs(values: Values, jobs: list[str]) -> int:
+    """Print the logs of several jobs, each below a header line."""
+    import os
+
+    from gflow.cli.common.logs import print_lines
+    from gflow.errors import Refused, clean
+
+    if clash := values.keys() & {"follow", "json"}:
+        refuse(f"--{min(clash)} takes one job", "gjob log -f 42")
+    shown = http.get(http.job_path(",".join(jobs)))["jobs"]
+    if "failed" in values:
+        shown = [job for job in shown if job["state"] in ("Failed", "Timeout")]
+    if not shown:
+        raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to see all")
+    places = [http.get(http.job_path(str(job["id"]), "/log")) for job in shown if job["tasks"] is None]
+    if len({place["uid"] for place in places}) > 1:
+        refuse("these jobs belong to several users", "name jobs of one user")
+    is_harmless = os.isatty(1) and any(place["uid"] != os.geteuid() for place in places)
+    for place in places[:1]:
+        _become_owner(place["uid"])
+    last = values.get("last", None if "first" in values else 20)
+    names = {str(job["id"]): job for job in shown}
+    for place in places:
+        job = names[str(place["job_id"])]
+        head = " ".join([f"==> {job['id']} {job['name']}", job["state"], job["reason"] or ""]).rstrip()
+        hot_path.write(1, f"{clean(head)} <==\n".encode())
+        print_lines(place["path"], values.get("first"), last, is_harmless=is_harmless)
+    return 0
 
 
 def _become_owner(uid: int) -> None:
@@ -239,7 +273,7 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 
 COMMANDS = {
     "show": Command("show all details of jobs", _show),
-    "log": Command("print the output of a job", _log),
+    "log": Command("print the output of jobs", _log),
     "attach": Command("attach to its terminal (--pty) or follow its output to the end", _attach),
     "exec": Command("run a command in a job, with its environment, GPUs and limits", _exec, until_word=True),
     "why": Command("show why it waits, when it will start, what would start now", _why),
@@ -248,7 +282,7 @@ COMMANDS = {
     "hold": Command("prevent waiting jobs from starting", _change("hold")),
     "release": Command("release held jobs", _change("release")),
     "update": Command("change a job: any job option of gbatch", _change("update")),
-    "redo": Command("submit a job again as a new job, optionally with other options", _change("redo")),
+    "redo": Command("submit jobs again as new jobs, optionally with other options", _change("redo")),
     "wait": Command("wait for jobs and exit with the highest exit code", _wait),
     "close-sessions": Command("does nothing: there are no sessions", _close_sessions, needs_jobs=False),
 }

@@ -39,10 +39,9 @@ def update(values: dict[str, Any], jobs: list[str]) -> int:
 
 
 def redo(values: dict[str, Any], jobs: list[str]) -> int:
-    if len(jobs) != 1:
-        raise UsageError("gjob redo takes exactly one job", hint="gjob redo 42, or gjob redo @")
     body = {
-        "job": jobs[0],
+        "job": ",".join(jobs),
+        "failed": "failed" in values,
         "token": os.urandom(16).hex(),
         "options": _overrides(values, REDOABLE),
         "clear_deps": "clear-deps" in values,

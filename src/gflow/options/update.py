@@ -65,6 +65,7 @@ REDOABLE = tuple(_changeable(option) for option in JOB if option.name not in FIX
 REDO = (
     *REDOABLE,
     CLEAR_DEPS,
+    Option("failed", "flag", "only those of the jobs that ended as Failed or Timeout"),
     Option("cascade", "flag", "also redo the jobs that were cancelled because it failed"),
     PARSABLE,
 )

@@ -173,10 +173,12 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A job to submit again as a new job, optionally with other options."""
+    """Jobs to submit again as new jobs, optionally with other options. `job`: one, or several as `5-9`."""
 
     job: Text
     token: str
+    # Only those that ended as Failed or Timeout.
+    failed: bool = False
     options: Options = {}
     clear_deps: bool = False
     # Also redo the jobs that were cancelled because this one failed.

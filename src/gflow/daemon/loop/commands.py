@@ -291,7 +291,7 @@ class RedoCommand(SubmitCommand):
         uid: int,
         user: str,
         token: str,
-        key: JobKey,
+        keys: Sequence[JobKey],
         change: Change,
         *,
         clear_deps: bool,
@@ -302,7 +302,7 @@ class RedoCommand(SubmitCommand):
         keep: Callable[[list[Spec]], None] = lambda specs: None,
     ) -> None:
         super().__init__(uid, user, token, [], origin, hides=hides, rights=rights)
-        self._key = key
+        self._keys = tuple(keys)
         self._change = change
         self._clear_deps = clear_deps
         self._cascade = cascade
@@ -315,9 +315,13 @@ class RedoCommand(SubmitCommand):
         jobs = self._jobs(state, store)
         new = {job.key: state.jobs.next_number + index for index, job in enumerate(jobs)}
         specs = [self._cap_priority(_redone_spec(store, job, new)) for job in jobs]
-        specs[0] = self._apply_change(state, jobs[0], specs[0])
+        for index, job in enumerate(jobs):
+            if job.key in self._keys:
+                specs[index] = self._apply_change(state, job, specs[index])
         self._keep(specs)
-        return self.submit(state, store, set_groups(state, specs), at)
+        # Several jobs of a group that are redone together are a group again.
+        of_group = [len(self._keys) > 1 and job.spec.group > 0 for job in jobs]
+        return self.submit(state, store, set_groups(state, specs, of_group), at)
 
     def _cap_priority(self, spec: Spec) -> Spec:
         """Lower a priority that only an operator may give; the new job is not refused because of it."""
@@ -328,21 +332,27 @@ class RedoCommand(SubmitCommand):
         return capped
 
     def _jobs(self, state: State, store: Store) -> list[Job]:
-        """The job, then the jobs that were cancelled because of it, parents before children."""
-        root = state.jobs.get(self._key) or store.job(self._key)
+        """The jobs, and those that were cancelled because of them, parents before children."""
+        roots = [self._root(state, store, key) for key in self._keys]
+        found = {root.key: root for root in roots}
+        to_visit = list(roots) if self._cascade else []
+        while to_visit:
+            parent = to_visit.pop()
+            for job in store.cancelled_with(parent.key):
+                # Not jobs of other users: the new job would run as the caller.
+                if job.key not in found and (job.uid, job.user) == (parent.uid, parent.user):
+                    found[job.key] = job
+                    to_visit.append(job)
+        first = roots[:1] if len(roots) == 1 else []
+        return first + [found[key] for key in _topological_order(found) if found[key] not in first]
+
+    def _root(self, state: State, store: Store, key: JobKey) -> Job:
+        root = state.jobs.get(key) or store.job(key)
         if root is None:
             raise NotFound()
         if self.uid not in (root.uid, 0):
             raise Forbidden(f"job {root.label} belongs to {root.user}")
-        found = {root.key: root}
-        to_visit = [root] if self._cascade else []
-        while to_visit:
-            for job in store.cancelled_with(to_visit.pop().key):
-                # Not jobs of other users: the new job would run as the caller.
-                if job.key not in found and (job.uid, job.user) == (root.uid, root.user):
-                    found[job.key] = job
-                    to_visit.append(job)
-        return [root] + [found[key] for key in _topological_order(found) if key != root.key]
+        return root
 
     def _apply_change(self, state: State, job: Job, spec: Spec) -> Spec:
         """The spec with the changes that the caller asked for."""

@@ -9,8 +9,15 @@ OPTIONS = {
         Option("follow", "flag", "follow the output through all attempts until the job ends", short="f"),
         Option("first", "count", "only the first N lines", metavar="N", low=0),
         Option(
-            "last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0
+            "last",
+            "count",
+            "only the last N lines (default for several jobs: 20)",
+            short="l",
+            aliases=("tail", "n"),
+            metavar="N",
+            low=0,
         ),
+        Option("failed", "flag", "only of those jobs that ended as Failed or Timeout"),
     ),
     "exec": (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),),
     "release": (Option("at", "time", "start not before this time", metavar="TIME"),),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gflow.core.ids import JobKey, label, number_of
 from gflow.core.lifecycle.update import override_spec
-from gflow.core.model import Spec
+from gflow.core.model import Job, JobState, Spec
 from gflow.core.state.state import PART
 from gflow.daemon.api.expansion import Expansion, bytes_of
 from gflow.daemon.api.handlers.dry_run import dry_run
@@ -21,7 +21,7 @@ from gflow.daemon.api.request import (
     context_of,
     existing_job,
     hides_for,
-    key_of,
+    keys_of,
     query_of,
     read,
     while_connected,
@@ -34,7 +34,7 @@ from gflow.daemon.execution.cluster_launch import check_targets, check_with_slur
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_auto_memory
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
 from gflow.daemon.notify.destinations import mail_note
-from gflow.errors import UsageError
+from gflow.errors import Refused, UsageError
 from gflow.options.update import FIXED_IN_REDO
 from gflow.store.port import address_of
 from gflow.store.rows import kept_size
@@ -106,14 +106,14 @@ def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
 
 
 async def redo(request: Request) -> Response:
-    """Submit a job again, as a new job."""
+    """Submit jobs again, as new jobs."""
     query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     user = acting_user(request)
-    key = key_of(context, request, wanted.job)
-    job = existing_job(context, key)
-    check(request, [job])
+    jobs = _jobs_to_redo(request, wanted)
+    check(request, jobs)
+    job = jobs[0]
     settings = context.settings
     change = describe_options(
         wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
@@ -129,7 +129,7 @@ async def redo(request: Request) -> Response:
         uid,
         user,
         wanted.token,
-        key,
+        [job.key for job in jobs],
         change,
         clear_deps=wanted.clear_deps,
         cascade=wanted.cascade,
@@ -142,6 +142,21 @@ async def redo(request: Request) -> Response:
     return add_note(
         await _answer_submitted(request, query, keys), "; ".join(filter(None, (note, command.note)))
     )
+
+
+def _jobs_to_redo(request: Request, wanted: RedoRequest) -> list[Job]:
+    """The jobs that the request names. Raises Refused if none of them failed, or they are too many."""
+    context = context_of(request)
+    jobs = [existing_job(context, key) for key in keys_of(context, request, [wanted.job])]
+    if wanted.failed:
+        jobs = [job for job in jobs if job.state in (JobState.FAILED, JobState.TIMEOUT)]
+    if not jobs:
+        raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to redo all")
+    if len(jobs) > PART:
+        raise UsageError(
+            f"{len(jobs):,} jobs are too many to redo at once", hint=f"at most {PART}: name a part"
+        )
+    return jobs
 
 
 def _check_token(token: str) -> None:
