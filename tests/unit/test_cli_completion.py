@@ -31,7 +31,7 @@ def offered(line: str) -> list[str]:
         ("gflow gq", ["gqueue"]),
         ("gflow queue --sta", ["--states"]),
         ("gflow gcancel ", ["7", "8"]),
-        ("gbatch --gpu", ["--gpus", "--gpu-memory", "--gpu-type"]),
+        ("gbatch --gpu", ["--gpus", "--gpu-memory", "--gpu-type", "--gpus-per-task"]),
         ("gbatch --gpus 1 --depends-on ", ["7", "8", "3"]),
         ("gbatch -d ", ["7", "8", "3"]),
         ("gbatch --depends-on=", ["--depends-on=7", "--depends-on=8", "--depends-on=3"]),
