@@ -38,8 +38,10 @@ class SubmitKeywords(TypedDict, total=False):
     """Share the GPUs with other shared jobs; needs --gpu-memory."""
     cpus: int | str | None
     """CPU slots (default 1 without GPUs, 0 with)."""
-    cpus_per_task: int | str | None
-    """Same as cpus."""
+    ntasks_per_node: int | str | None
+    """Slurm: processes that srun starts in the job (on each node)."""
+    gpus_per_task: int | str | None
+    """Slurm: GPUs of each process that srun starts."""
     memory: int | str | None
     """Host memory: 16G, 1.5G, 512M (a bare number is MB)."""
     mem: int | str | None
@@ -51,13 +53,13 @@ class SubmitKeywords(TypedDict, total=False):
     memory_limit: int | str | None
     """Same as memory."""
     time: int | str | None
-    """Stop the job after this long: 30 (minutes), 5:30, 4:00:00, 1-02:00:00."""
+    """Stop the job after this long: 2h, 1h30m, 30 (minutes), 4:00:00, 1-02:00:00."""
     time_limit: int | str | None
     """Same as time."""
     timelimit: int | str | None
     """Same as time."""
     stop_if_idle: int | str | None
-    """Stop the job when it has used none of its GPUs for this long: 30 (minutes), 4:00:00."""
+    """Stop the job when it has used none of its GPUs for this long: 2h or 30 (minutes)."""
     allow_unsatisfiable: bool | None
     """Queue the job even if this machine could never run it."""
     on: str | None
@@ -69,7 +71,7 @@ class SubmitKeywords(TypedDict, total=False):
     gflow.toml.
     """
     overflow_after: int | str | None
-    """Longest acceptable wait here before --overflow: 30 (minutes) or 1:00:00 (default: the target's
+    """Longest acceptable wait here before --overflow: 1h or 30 (minutes) (default: the target's
     overflow_after_secs, 600).
     """
     nodes: int | str | None
@@ -97,7 +99,7 @@ class SubmitKeywords(TypedDict, total=False):
     slurm: str | Sequence[str] | None
     """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
     name: str | None
-    """Name of the job (default job-<id>); in a sweep a template such as 'run_{lr}'."""
+    """Name of the job (default: its script or program); in a sweep a template such as 'run_{lr}'."""
     job_name: str | None
     """Same as name."""
     name_template: str | None
@@ -117,7 +119,7 @@ class SubmitKeywords(TypedDict, total=False):
     no_auto_cancel: bool | None
     """Keep the job waiting when a job it depends on fails."""
     begin: str | None
-    """Earliest start: 20:00, 2026-12-24T08:00, now+2h (a bare number is minutes)."""
+    """Earliest start: 20:00, 2026-12-24T08:00, now+2h; 10 is in ten minutes."""
     hold: bool | None
     """Submit the job on hold; gjob release releases it."""
     priority: int | str | None
@@ -141,7 +143,7 @@ class SubmitKeywords(TypedDict, total=False):
     failed, any (default failed).
     """
     retry_delay: int | str | None
-    """Delay before the first retry in seconds or 1:30, doubled each time up to an hour (default 10)."""
+    """Delay before the first retry: 30 (seconds) or 5m, doubled each time up to an hour (default 10)."""
     requeue: bool | None
     """Requeue the job when it reaches its time limit, the machine restarts, or it exits with code 75."""
     resume_args: str | None
@@ -149,9 +151,9 @@ class SubmitKeywords(TypedDict, total=False):
     looks in DIR.
     """
     signal: str | None
-    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it."""
+    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes."""
     grace: int | str | None
-    """Time between TERM and KILL when the job is stopped, in seconds or 1:30 (default 30)."""
+    """Time between TERM and KILL when the job is stopped: 90 (seconds) or 5m (default 30)."""
     venv: Path | None
     """Activate this Python virtual environment."""
     conda_env: Path | None
