@@ -429,7 +429,7 @@ def test_usage_on_the_nodes_is_shown(slurm):
     slurm.ok("gcancel", "--all")
     slurm.finished(number, 60)
     over = slurm.run("gjob", "usage", str(number))
-    assert (over.returncode, f"job {number} does not run" in over.stderr) == (1, True)
+    assert (over.returncode, f"job {number} is not running" in over.stderr) == (1, True)
 
 
 def test_redo_elsewhere(slurm):

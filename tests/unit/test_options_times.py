@@ -110,7 +110,6 @@ def test_tomorrow_is_the_next_day_whatever_its_length(now, text, when):
         "",
         " ",
         "soon",
-        "tomorrow",
         "now+",
         "+",
         "now-1h",

@@ -6,8 +6,7 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
-from gflow.options.commands.gctl_options import QUOTA, RESERVE
-from gflow.options.job_options import Option
+from gflow.options.commands.gctl_options import QUOTA, RANGE_SPAN, RESERVE
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
 from gflow.options.values import read
@@ -39,8 +38,6 @@ RESERVE_EXAMPLES = """gctl reserve create --user ann --gpus 2 --start 14:00 --du
 gctl reserve create --user ann --gpu-spec 0-1 --duration 1d
 gctl reserve list --timeline
 gctl reserve cancel 3"""
-# The spans of --range.
-_SPAN = Option("range", "duration", "", low=1)
 
 
 def run(name: str, words: list[str]) -> int:
@@ -140,7 +137,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _signed(text: str) -> float:
-    seconds = read(_SPAN, text.lstrip("+-"))
+    seconds = read(RANGE_SPAN, text.lstrip("+-"))
     return float(-seconds if text.startswith("-") else seconds)
 
 

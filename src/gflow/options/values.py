@@ -165,8 +165,10 @@ def read_signal(value: Any, option: Option) -> tuple[int, int]:
 
     if isinstance(value, (list, tuple)):
         value = "@".join(map(str, value)) if len(value) == 2 else ""
-    name, _, seconds = value.rpartition(":")[2].partition("@") if isinstance(value, str) else ("", "", "")
-    number = SIGNALS.get(name.upper().removeprefix("SIG"))
+    name, _, seconds = (
+        value.upper().removeprefix("B:").partition("@") if isinstance(value, str) else ("", "", "")
+    )
+    number = SIGNALS.get(name.removeprefix("SIG"))
     if number is None and is_digits(name) and 1 <= int(name) <= 64:
         number = int(name)
     before_s = parse_duration(seconds or "60", 1)

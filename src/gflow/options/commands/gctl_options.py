@@ -71,3 +71,5 @@ RESERVE = (
     JSON,
     *COMMON,
 )
+# A span inside the value of --range.
+RANGE_SPAN = Option("range", "duration", "", low=1)
