@@ -456,7 +456,7 @@ def test_what_failed_of_a_group_is_shown_and_redone(daemon: Box) -> None:
     daemon.ok("gbatch", "--param", "x=0,1,2", "bash", "-c", "echo said {x}; exit {x}")
     daemon.run("gjob", "wait", "g1")
     assert daemon.ok("gjob", "log", "g1", "--failed") == (
-        "==> 2 job-2 Failed ExitCode:1 <==\nsaid 1\n==> 3 job-3 Failed ExitCode:2 <==\nsaid 2\n"
+        "==> 2 echo Failed ExitCode:1 <==\nsaid 1\n==> 3 echo Failed ExitCode:2 <==\nsaid 2\n"
     )
     assert daemon.ok("gjob", "log", "1,3", "--last", "0").count("==>") == 2
     assert daemon.ok("gjob", "redo", "--parsable", "g1", "--failed") == "4\n5\n"

@@ -95,8 +95,7 @@ columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REAS
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
 expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA (time to its end) LOSS RATE (samples
 per second, as the job reports them) MAXRSS (peak memory) GPU% (mean use of its GPUs) GPUMEM (peak
-memory of a GPU) GROUP PARAMS TARGET COMMAND WORKDIR, and any metric that jobs report, such as
-accuracy
+memory of a GPU) GROUP PARAMS TARGET COMMAND WORKDIR (and any metric that jobs report)
 
 states: {states}"""
 EXAMPLES = """gqueue
