@@ -2,13 +2,14 @@
 
 import subprocess
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.daemon.api.handlers.gpu_usage import node_view
 from gflow.targets.slurm import node_usage
-from gflow.targets.slurm.node_usage import GpuUse, NodeUse, parse_probe
+from gflow.targets.slurm.node_usage import parse_probe
 from gflow.text.usage import nodes_csv, nodes_page
+from gflow.wire.answers.job_details import GpuOnNode
 
 # Two nodes, their lines mixed as srun --label mixes them. Of the second one's GPU less is known.
 SAID = """0: node a1
@@ -31,17 +32,16 @@ SAID = """0: node a1
 
 def test_two_nodes():
     first, second = parse_probe(SAID)
-    assert first[:6] == ("a1", 16, 3.5, 43.5, 1024, 5)
-    assert first.gpus[0] == GpuUse(0, "NVIDIA A100-SXM4-80GB", 97, 71234, 81920, 389.41, 64)
+    assert msgspec.structs.astuple(first)[:6] == ("a1", 16, 3.5, 43.5, 1024, 5)
+    assert first.gpus[0] == GpuOnNode(0, "NVIDIA A100-SXM4-80GB", 97, 71234, 81920, 389.41, 64)
     assert second.cpus_used == 0.0, "a process that ended took its time along"
     assert (second.gpus[0].busy, second.gpus[0].power_w, second.gpus[0].temperature) == (None, None, 40)
 
 
 def test_no_nvidia_smi_and_one_that_fails():
     (node,) = parse_probe("0: node a1\n0: cpus 2\n0: without 0,1\n")
-    assert node == NodeUse(
-        "a1", 2, 0.0, 0.0, 0, 0, (), "no nvidia-smi on this node, so the use of its GPUs is unknown (0,1)"
-    )
+    note = "no nvidia-smi on this node, so the use of its GPUs is unknown (0,1)"
+    assert msgspec.structs.astuple(node) == ("a1", 2, 0.0, 0.0, 0, 0, [], note)
     (node,) = parse_probe("0: node a1\n0: gpu NVIDIA-SMI has failed because it could not talk, sorry\n")
     assert node.note == "nvidia-smi says: NVIDIA-SMI has failed because it could not talk, sorry"
 
@@ -53,7 +53,7 @@ def test_any_text_can_be_read(text):
 
 
 def test_the_page():
-    nodes = [node_view(one) for one in parse_probe(SAID)]
+    nodes = parse_probe(SAID)
     lines = nodes_page(nodes).splitlines()
     assert lines[1].split() == ["a1", "3.5", "of", "16", "00:00:43", "1024", "MiB", "5"]
     assert "a1    0    NVIDIA A100-SXM4-80GB  97%   71234 of 81920 MiB  389 W  64 °C" in lines
@@ -84,4 +84,4 @@ def test_the_step_counts_what_is_the_jobs_and_not_itself(tmp_path):
     assert done.stderr == ""
     (node,) = parse_probe("".join(f"0: {line}\n" for line in done.stdout.splitlines()))
     assert (node.node, node.cpus, node.processes, node.note) == ("here", 8, 2, "")
-    assert node.gpus == (GpuUse(3, "NVIDIA A100", 12, 34, 81920, 56.7, 40),)
+    assert node.gpus == [GpuOnNode(3, "NVIDIA A100", 12, 34, 81920, 56.7, 40)]

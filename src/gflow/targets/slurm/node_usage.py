@@ -6,7 +6,7 @@ the job by their environment. CPU use is the CPU time that they took within one 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gflow.wire.answers.job_details import GpuOnNode, OnNode
 
 # Set for the step itself, so that it does not count itself.
 MARK = "GFLOW_PROBE"
@@ -33,33 +33,7 @@ else echo "without $CUDA_VISIBLE_DEVICES"; fi
 """.replace("QUERY", QUERY)
 
 
-class GpuUse(NamedTuple):
-    """One GPU as nvidia-smi reports it; None: not reported."""
-
-    gpu: int
-    name: str
-    busy: int | None
-    memory_mib: int | None
-    memory_total_mib: int | None
-    power_w: float | None
-    temperature: int | None
-
-
-class NodeUse(NamedTuple):
-    """Usage on one node of a job. `note`: what could not be measured, and why."""
-
-    node: str
-    cpus: int
-    # CPUs in use in the last second, CPU time so far, memory and number of the job's processes.
-    cpus_used: float
-    cpu_time_s: float
-    memory_mib: int
-    processes: int
-    gpus: tuple[GpuUse, ...]
-    note: str
-
-
-def parse_probe(text: str) -> list[NodeUse]:
+def parse_probe(text: str) -> list[OnNode]:
     """Parse the output of the steps on all nodes. srun puts a task number before each line (`--label`)."""
     blocks: dict[int, list[str]] = {}
     for line in text.splitlines():
@@ -70,11 +44,11 @@ def parse_probe(text: str) -> list[NodeUse]:
     return [one for one in found if one is not None]
 
 
-def _parse_node(lines: list[str]) -> NodeUse | None:
+def _parse_node(lines: list[str]) -> OnNode | None:
     node, cpus, note = "", 0, ""
     clocks: list[float] = []
     used: list[tuple[int, float, int]] = []
-    gpus: list[GpuUse] = []
+    gpus: list[GpuOnNode] = []
     for line in lines:
         kind, _, rest = line.partition(" ")
         try:
@@ -99,12 +73,21 @@ def _parse_node(lines: list[str]) -> NodeUse | None:
     span = clocks[-1] - clocks[0] if len(clocks) > 1 else 0.0
     # The CPU time of a process that ended in between is missing from the second sample.
     rate = max(0.0, seconds - used[0][1]) / span if len(used) > 1 and span > 0 else 0.0
-    return NodeUse(node, cpus, round(rate, 2), seconds, mib, count, tuple(gpus), note)
+    return OnNode(
+        node=node,
+        cpus=cpus,
+        cpus_used=round(rate, 2),
+        cpu_time_s=seconds,
+        memory_mib=mib,
+        processes=count,
+        gpus=gpus,
+        note=note,
+    )
 
 
-def _parse_gpu(line: str) -> GpuUse:
+def _parse_gpu(line: str) -> GpuOnNode:
     index, name, busy, memory, total, power, heat = (part.strip() for part in line.split(","))
-    return GpuUse(
+    return GpuOnNode(
         gpu=int(index),
         name=name,
         busy=_parse_int(busy),

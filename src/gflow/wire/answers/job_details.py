@@ -89,7 +89,7 @@ class Used(msgspec.Struct, kw_only=True):
 
 
 class GpuOnNode(msgspec.Struct):
-    """One GPU of a job on a cluster, at this moment."""
+    """One GPU of a job on a cluster now, as nvidia-smi reports it; null: not reported."""
 
     gpu: int
     name: str
@@ -101,10 +101,11 @@ class GpuOnNode(msgspec.Struct):
 
 
 class OnNode(msgspec.Struct, kw_only=True):
-    """What a job uses on one node of a cluster, at this moment. `note`: what could not be seen."""
+    """Usage of a job on one node of a cluster now. `note`: what could not be measured, and why."""
 
     node: str
     cpus: int
+    # CPUs in use in the last second, CPU time so far, memory and number of the job's processes.
     cpus_used: float
     cpu_time_s: float
     memory_mib: int

@@ -16,11 +16,11 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import slurm_of
 from gflow.errors import Refused
 from gflow.store.samples import OfJob, samples_of
-from gflow.targets.slurm.node_usage import NodeUse, parse_probe
+from gflow.targets.slurm.node_usage import parse_probe
 from gflow.targets.slurm.slurm_cli import complaint
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.text.usage import nodes_csv, nodes_page, usage_csv, usage_page
-from gflow.wire.answers.job_details import GpuOnNode, OnNode, UsageAnswer, Used
+from gflow.wire.answers.job_details import OnNode, UsageAnswer, Used
 from gflow.wire.encoding import key_label, rfc3339
 from gflow.wire.queries import UsageQuery
 
@@ -61,25 +61,11 @@ async def _remote_usage(request: Request, job: Job) -> UsageAnswer:
         predicted_mib=job.spec.predicted_mib or None,
         samples=[],
         totals=[],
-        nodes=[node_view(one) for one in nodes],
+        nodes=nodes,
     )
 
 
-def node_view(one: NodeUse) -> OnNode:
-    """The usage on one node, with its GPUs."""
-    return OnNode(
-        node=one.node,
-        cpus=one.cpus,
-        cpus_used=one.cpus_used,
-        cpu_time_s=one.cpu_time_s,
-        memory_mib=one.memory_mib,
-        processes=one.processes,
-        gpus=[GpuOnNode(*gpu) for gpu in one.gpus],
-        note=one.note,
-    )
-
-
-def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
+def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[OnNode]:
     probe = target.slurm.probe(id)
     nodes = parse_probe(probe.text) if probe.ok else []
     if nodes:
