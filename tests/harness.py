@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import http.client
 import json
 import os
 import pwd
+import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,6 +40,24 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str = 
         if time.monotonic() > end:
             raise AssertionError(f"waited {timeout_s} s in vain for {what or condition}")
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A TCP port for a daemon of this test process.
+
+    It lies below the ephemeral range: no outgoing connection takes it before the daemon listens. The lock
+    keeps other test processes from choosing it; it is held until this process ends.
+    """
+    folder = Path(tempfile.gettempdir(), f"gflow-test-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for port in random.sample(range(10_000, 17_000), 200):
+        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(OSError), socket.socket() as probe:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            probe.bind(("", port))
+            return port
+        os.close(lock)
+    raise AssertionError("no free port")
 
 
 class UnixConnection(http.client.HTTPConnection):

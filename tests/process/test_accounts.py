@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness import wait_until
-from tests.process.test_port import Caller, free_port, made_token, patiently
+from tests.harness import free_port, wait_until
+from tests.process.test_port import Caller, made_token, patiently
 from tests.system import System, administer, system
 
 

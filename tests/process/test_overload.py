@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Box, UnixConnection, wait_until
+from tests.harness import Box, UnixConnection, free_port, wait_until
 from tests.process.test_multi_user import submitted
-from tests.process.test_port import Caller, free_port, made_token
+from tests.process.test_port import Caller, made_token
 from tests.system import acting_as, system
 
 DESCRIPTORS = 256

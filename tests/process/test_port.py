@@ -17,14 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Box, UnixConnection, wait_until
+from tests.harness import Box, UnixConnection, free_port, wait_until
 from tests.system import System, system
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Caller:

@@ -21,8 +21,8 @@ from gflow.daemon.api import connections as counting
 from gflow.daemon.api import heap_trim, pending_connections, server
 from gflow.daemon.api.connections import Bounds, Connections, Ticket
 from gflow.daemon.process.tcp_settings import ListenSettings
+from tests.harness import free_port
 from tests.process.test_overload import certificate
-from tests.process.test_port import free_port
 
 BOUNDS = Bounds(total=400, shared=400, of_user=400, strangers=8, of_network=4, scarce_from=4000)
 ROOMY = BOUNDS._replace(strangers=300, of_network=300)
