@@ -112,7 +112,8 @@ class Machine:
     def cancel(
         self, *jobs: str | int, user: str = "ann", now: bool = False, is_operator: bool = False
     ) -> None:
-        self._step(Cancel, uid=UIDS[user], is_operator=is_operator, keys=tuple(map(key_of, jobs)), now=now)
+        keys = tuple(map(key_of, jobs))
+        self._step(Cancel, uid=UIDS[user], user=user, is_operator=is_operator, keys=keys, now=now)
 
     def hold(self, *jobs: str | int, user: str = "ann", is_operator: bool = False) -> None:
         self._step(Hold, uid=UIDS[user], is_operator=is_operator, keys=tuple(map(key_of, jobs)))

@@ -33,6 +33,7 @@ TEXTS = {
     "GpuMemory: used 9 GiB of 8 GiB": Reason(ReasonKind.GPU_MEMORY, "used 9 GiB of 8 GiB"),
     "TimeLimit": Reason(ReasonKind.TIME_LIMIT),
     "CancelledByUser": Reason(ReasonKind.CANCELLED_BY_USER),
+    "CancelledByUser: root": Reason(ReasonKind.CANCELLED_BY_USER, "root"),
     "CancelledThere": Reason(ReasonKind.CANCELLED_THERE),
     "ExitCode:2": Reason(ReasonKind.EXIT_CODE, "2"),
     "Signal:9": Reason(ReasonKind.SIGNAL, "9"),

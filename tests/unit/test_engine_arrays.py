@@ -223,7 +223,7 @@ def test_task_of_another_user_is_not_cancelled():
         error = machine.refusal(machine.cancel, task, user="bob")
         assert (type(error), error.message) == (Forbidden, f"job {task} belongs to ann")
     machine.cancel("1_3", user="root")
-    assert machine.stands("1_3") == "Cancelled (CancelledByUser)"
+    assert machine.stands("1_3") == "Cancelled (CancelledByUser: root)"
 
 
 def test_a_queued_retry_falls_with_its_array():

@@ -77,6 +77,21 @@ def test_operator_may_change_jobs_of_all_users():
     assert machine.did[-1] == "stop 2 #1"
 
 
+def test_reason_names_the_user_who_cancelled_the_job_of_another():
+    machine = Machine(gpu(0))
+    machine.submit(user="bob", gpus=1)
+    machine.submit(user="bob", gpus=1)
+    machine.submit(user="bob", array="0-3", gpus=1)
+    machine.cancel(1, 2, 3, user="root")
+    assert str(machine[1].reason) == "CancelledByUser: root", "also while it is being stopped"
+    machine.ends(1, None, signal=15)
+    assert {machine.stands(job) for job in (1, 2, 3)} == {"Cancelled (CancelledByUser: root)"}
+    machine.submit(user="bob")
+    machine.cancel(4, user="bob")
+    machine.ends(4)
+    assert machine.stands(4) == "Cancelled (CancelledByUser)"
+
+
 def test_operator_may_not_change_the_command():
     """The command runs as the owner: a user who could change it could act as the owner."""
     machine = Machine()

@@ -99,9 +99,10 @@ class Unclaim(Event, frozen=True, kw_only=True):
 
 
 class Cancel(UserAction, frozen=True, kw_only=True):
-    """Cancel these jobs; `now` skips the grace time."""
+    """Cancel these jobs; `now` skips the grace time. `user`: the name of the acting user."""
 
     now: bool = False
+    user: str = ""
 
 
 class Hold(UserAction, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ _SEPARATORS = dict.fromkeys(
         ReasonKind.RESERVED,
         ReasonKind.IDLE_GPUS,
         ReasonKind.GPU_MEMORY,
+        ReasonKind.CANCELLED_BY_USER,
         ReasonKind.OUT_OF_MEMORY,
         ReasonKind.START_FAILED,
         ReasonKind.DEFERRED,

@@ -12,7 +12,7 @@ from gflow.core.ids import JobKey, label, task_of
 from gflow.core.lifecycle.finish import active_tasks, begin_remote, finish, split_remote_task
 from gflow.core.lifecycle.staged_submit import arrive_first
 from gflow.core.model import Job, JobState
-from gflow.core.reasons import CANCELLED_BY_USER, NO_REASON
+from gflow.core.reasons import CANCELLED_BY_USER, NO_REASON, Reason, ReasonKind
 from gflow.core.scheduling.scheduler import new_task, run_round
 from gflow.core.state.state import State
 from gflow.core.transitions import move
@@ -46,13 +46,20 @@ def release_claims(state: State, event: UserAction, keys: Iterable[JobKey], effe
     arrive_first(state, keys, event.at, effects)
 
 
+def _reason_of(event: Cancel, job: Job) -> Reason:
+    """The reason of a cancelled job. It names the user if that is not the owner."""
+    if event.uid == job.uid or not event.user:
+        return CANCELLED_BY_USER
+    return Reason(ReasonKind.CANCELLED_BY_USER, event.user)
+
+
 def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) -> None:
     if job.is_array:
         _cancel_array(state, job, event, effects)
     elif job.state is not JobState.RUNNING and job.key not in state.remote.jobs:
         effects.append(AddAuditEntry(job.key, "cancel"))
         state.stop_waiting(job)
-        finish(state, job, JobState.CANCELLED, CANCELLED_BY_USER, event.at, effects)
+        finish(state, job, JobState.CANCELLED, _reason_of(event, job), event.at, effects)
     elif job.stopping is not JobState.CANCELLED or event.now:
         # Also if the job is already being stopped for its time limit: with --requeue it would come back. A
         # job that waits on another target ends when that target reports it, because it may have begun
@@ -61,7 +68,8 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
             state.leave_race(job, event.at.boot)
             begin_remote(job, event.at)
         if job.stopping is not JobState.CANCELLED:
-            job.reason = NO_REASON  # the reason of an earlier stop
+            # Replaces the reason of an earlier stop.
+            job.reason = NO_REASON if event.uid == job.uid else _reason_of(event, job)
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
         state.running.note_stop(job)
@@ -77,7 +85,7 @@ def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]
         return
     state.stop_waiting(array)
     tasks = active_tasks(state, array.key)
-    finish(state, array, JobState.CANCELLED, CANCELLED_BY_USER, event.at, effects)
+    finish(state, array, JobState.CANCELLED, _reason_of(event, array), event.at, effects)
     for task in tasks:
         if not task.is_final:  # it may have depended on another task, and be cancelled already
             _cancel_one(state, task, event, effects)
@@ -87,7 +95,7 @@ def _cancel_remote_array(state: State, array: Job, event: Cancel, effects: list[
     """Tell the target to cancel the tasks that wait there. It reports when no more of them can start."""
     if array.state is JobState.QUEUED:
         begin_remote(array, event.at)
-    array.stopping, array.stop_now, array.reason = JobState.CANCELLED, event.now, CANCELLED_BY_USER
+    array.stopping, array.stop_now, array.reason = JobState.CANCELLED, event.now, _reason_of(event, array)
     effects += (Save(array), Stop(array.key, array.attempt, event.now))
     for task in active_tasks(state, array.key):
         _cancel_one(state, task, event, effects)
@@ -108,7 +116,7 @@ def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, e
         if array.started_at is None:
             array.attempt, (array.started_at, array.started_boot) = 1, event.at
         move(array, JobState.RUNNING)
-    finish(state, task, JobState.CANCELLED, CANCELLED_BY_USER, event.at, effects)
+    finish(state, task, JobState.CANCELLED, _reason_of(event, task), event.at, effects)
 
 
 def split_task(state: State, array: Job, key: JobKey) -> Job:

@@ -41,8 +41,8 @@ REQUEUE_CODE = 75
 INFRASTRUCTURE_FAILURES = frozenset(
     {ReasonKind.LOST, ReasonKind.REBOOT, ReasonKind.NODE_FAIL, ReasonKind.PREEMPTED}
 )
-# Reasons of jobs that GPU reservations or idle limits stop; they are kept when the job has ended.
-KEPT_REASONS = frozenset({ReasonKind.IDLE_GPUS, ReasonKind.RESERVED})
+# Reasons of jobs that GPU reservations, idle limits or other users stop; kept when the job has ended.
+KEPT_REASONS = frozenset({ReasonKind.IDLE_GPUS, ReasonKind.RESERVED, ReasonKind.CANCELLED_BY_USER})
 # Upper bound of the doubled retry delay. A longer --retry-delay is used as it is.
 LONGEST_PAUSE_S = 3600
 # Final states decided by another target, by the problem that it reports.

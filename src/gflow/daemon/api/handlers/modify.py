@@ -31,7 +31,7 @@ from gflow.daemon.api.request import (
 from gflow.daemon.api.response import answer_jobs, json_frame, json_items, wants_text
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
-from gflow.daemon.auth.users import JobOwner
+from gflow.daemon.auth.users import JobOwner, user_name
 from gflow.daemon.context import Context
 from gflow.daemon.loop.bulk_actions import BulkAction
 from gflow.daemon.loop.commands import Hides, UpdateCommand, hidden_among, resolved_fields
@@ -63,7 +63,14 @@ async def cancel(request: Request) -> Response:
     if len(over) < len(keys):
         await _apply(
             request,
-            BulkAction(Cancel, uid, origin, is_operator=may_change_others_jobs(request), now=wanted.now),
+            BulkAction(
+                Cancel,
+                uid,
+                origin,
+                is_operator=may_change_others_jobs(request),
+                now=wanted.now,
+                user=user_name(uid),
+            ),
             keys,
         )
     return await answer_jobs(
