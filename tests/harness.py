@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -288,3 +289,7 @@ class Box:
         """The job's log; empty before its first line."""
         path = self.data / f"logs/{number}.log"
         return path.read_text() if path.exists() else ""
+
+    def output_of(self, number: int | str) -> str:
+        """The job's log without the last line, if that says how gflow ended the job."""
+        return re.sub(rf"gflow: job {number} .*\n\Z", "", self.text_of(number))

@@ -214,7 +214,7 @@ def test_time_out_sends_term_first(daemon: Box) -> None:
     job = daemon.submit("--time", "0:01", "trap 'echo saved; exit 5' TERM; sleep 60 & wait")
     final = daemon.finished(job)
     assert (final["state"], final["reason"], final["exit_code"]) == ("Timeout", "TimeLimit", 5)
-    assert daemon.text_of(job) == "saved\n"
+    assert daemon.output_of(job) == "saved\n"
 
 
 def test_children_may_use_the_grace_time_after_their_parent_died(daemon: Box) -> None:
@@ -228,7 +228,7 @@ def test_children_may_use_the_grace_time_after_their_parent_died(daemon: Box) ->
     wait_until(lambda: "up" in daemon.text_of(job))
     daemon.ok("gcancel", str(job))
     daemon.finished(job)
-    assert daemon.text_of(job) == "up\nsaved\n"
+    assert daemon.output_of(job) == "up\nsaved\n"
 
 
 def test_follow_prints_all_and_ends_with_the_job(daemon: Box) -> None:

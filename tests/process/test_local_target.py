@@ -102,7 +102,7 @@ def test_a_stop_file_appears(daemon: Box) -> None:
     wait_until(lambda: daemon.text_of(job) == "up\n")
     daemon.ok("gcancel", str(job))
     assert daemon.finished(job)["state"] == "Cancelled"
-    assert daemon.text_of(job) == "up\nseen\n"
+    assert daemon.output_of(job) == "up\nseen\n"
     wait_until(lambda: not list((daemon.data / "run").iterdir()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -34,7 +35,10 @@ def test_a_notice_stops_requeues_and_drains(box: Box, metadata: Server) -> None:
     metadata.take(120)
     why = "aws will reclaim this machine (terminate)"
     wait_until(lambda: box.job(job)["state"] == "Queued", 20)
-    assert box.text_of(job).endswith("attempt 1\nsaved True\n")
+    assert box.output_of(job).endswith("attempt 1\nsaved True\n")
+    assert re.search(
+        rf"^gflow: job {job} was preempted after [0-9:]+: {re.escape(why)}$", box.text_of(job), re.M
+    )
     assert box.job(job)["reason"] == f"Drained: {why}"
     assert box.finished(other)["reason"] == f"Preempted: {why}"
     waiting = box.submit("true")

@@ -130,7 +130,9 @@ def test_a_job_sees_its_stop_file(machine: System, shim: str) -> None:
     process_of(machine, job)
     machine.ann.ok("gcancel", str(job))
     assert machine.box.finished(job)["state"] == "Cancelled"
-    assert machine.log_of(machine.ann, job) == "seen\n"
+    seen, last = machine.log_of(machine.ann, job).splitlines()
+    assert seen == "seen"
+    assert last.startswith(f"gflow: job {job} was cancelled by {machine.ann.person.pw_name} after ")
     wait_until(lambda: not os.listdir(machine.root / "run/gflow/jobs"))
 
 
@@ -299,9 +301,10 @@ def test_log_of_another_user_on_a_terminal_is_escaped_and_piped_is_not(
     job = machine.ann.submit("printf", "".join(f"\\{byte:03o}" for byte in written))
     assert machine.ann.run("gjob", "wait", str(job)).returncode == 0
     shown = on_terminal(machine.box, "gjob", "log", *follow, str(job))
-    assert shown == rb"\x1b[31mred\x1b]0;title\x07 \x9b\xff\r\u202e" + b"\tok \xc3\xa9\n"
+    end = f"\x1b[2mgflow: job {job} finished after 00:00:00\x1b[0m\n".encode()
+    assert shown == rb"\x1b[31mred\x1b]0;title\x07 \x9b\xff\r\u202e" + b"\tok \xc3\xa9\n" + end
     # One's own log, and a log that goes to a file, are the bytes that were written.
-    assert on_terminal(machine.ann, "gjob", "log", *follow, str(job)) == written
+    assert on_terminal(machine.ann, "gjob", "log", *follow, str(job)) == written + end
     command = [str(BIN / "gjob"), "log", *follow, str(job)]
     assert subprocess.run(command, env=machine.box.env, capture_output=True, check=True).stdout == written
 

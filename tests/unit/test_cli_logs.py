@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gflow.cli.common import logs
-from gflow.cli.common.logs import print_lines
+from gflow.cli.common.logs import print_end, print_lines
 from gflow.client import logs as tails
 from gflow.client.logs import Tail
 
@@ -69,6 +69,28 @@ def test_the_end_of_a_large_log_is_read_from_the_end(tmp_path, printed, monkeypa
     print_lines(str(path), None, 2)
     assert printed == b"last but one\nlast\n"
     assert sum(looked) <= 2 * logs.CHUNK
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"done\n", b"\x1b[2mgflow: job 7 finished after 00:01:12\x1b[0m\n"),
+        (b"100%", b"\n\x1b[2mgflow: job 7 finished after 00:01:12\x1b[0m\n"),
+        (b"", b"\x1b[2mgflow: job 7 finished after 00:01:12\x1b[0m\n"),
+        (b"x\ngflow: job 7 was cancelled by ann\n", b""),
+    ],
+)
+def test_terminal_shows_how_a_job_ended_once(tmp_path, printed, monkeypatch, text, shown):
+    path = tmp_path / "log"
+    path.write_bytes(text)
+    place = {"path": str(path), "job_id": 7, "ended": "finished after 00:01:12"}
+    print_end(place)
+    assert printed == b"", "it is no terminal"
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    print_end(place)
+    assert printed == shown
+    print_end(place | {"ended": None})
+    assert printed == shown
 
 
 # ---------------------------------------------------------------- following

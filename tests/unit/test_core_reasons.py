@@ -13,7 +13,7 @@ import gflow
 from gflow.core.ids import job_key
 from gflow.core.reasons import NO_REASON, Reason, ReasonKind, parse
 from gflow.targets.local import gpu_leases
-from gflow.targets.outcome import deferred
+from gflow.targets.outcome import OUT_OF_MEMORY, deferred
 
 CORE = Path(gflow.__file__).parent / "core"
 # Every kind with the text that databases, the API and shims of earlier releases have.
@@ -100,10 +100,10 @@ def test_code_and_explanation(text, code, explanation):
 def test_reasons_of_shims_are_parsed():
     assert parse(gpu_leases.LEASED).kind is ReasonKind.LEASED
     assert parse(deferred("no memory").problem) == Reason(ReasonKind.DEFERRED, "no memory")
+    assert parse(f"{OUT_OF_MEMORY}: used 9 MiB of 8 MiB").kind is ReasonKind.OUT_OF_MEMORY
     folder = Path(gpu_leases.__file__).parent
     for kind, path in [
         (ReasonKind.START_FAILED, "shim/shim.py"),
-        (ReasonKind.OUT_OF_MEMORY, "shim/supervise.py"),
         (ReasonKind.START_FAILED, "native/launch.c"),
         (ReasonKind.DEFERRED, "native/main.c"),
     ]:

@@ -11,6 +11,7 @@ import pytest
 from gflow.core import reasons
 from gflow.core.effects import Forget, Start, Stop, Warn
 from gflow.core.ids import job_key
+from gflow.core.model import JobState
 from gflow.core.state.state import State
 from gflow.daemon.execution.executor import Executor
 from gflow.errors import StoreError
@@ -80,6 +81,18 @@ def test_a_job_that_cannot_be_started_ends_and_the_others_start(stage, address, 
     assert [(ended.run.key, str(ended.end.problem)) for ended in stage.ends] == [
         (job_key(1), f"StartFailed: {why}")
     ]
+
+
+def test_a_stop_tells_the_target_what_the_log_shall_say(stage):
+    job = running(1, 0)
+    stage.runs(job)
+    job.stopping, job.reason = (
+        JobState.CANCELLED,
+        reasons.Reason(reasons.ReasonKind.CANCELLED_BY_USER, "root"),
+    )
+    stage.executor([Stop(job_key(1), 1, now=True)])
+    assert stage.target.stopped == [(Run(job_key(1), 1), True)]
+    assert stage.target.reasons[0].startswith("was cancelled by root after ")
 
 
 def test_an_act_that_fails_takes_none_along(stage, monkeypatch):

@@ -129,7 +129,7 @@ def _show(values: Values, jobs: list[str]) -> int:
 def _log(values: Values, jobs: list[str]) -> int:
     import os
 
-    from gflow.cli.common.logs import as_json, follow, print_lines
+    from gflow.cli.common.logs import as_json, follow, print_end, print_lines
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         refuse(f"--first and --{min(clash)} do not go together")
@@ -148,12 +148,18 @@ def _log(values: Values, jobs: list[str]) -> int:
     if "json" in values:
         return as_json(place, values.get("first"), values.get("last"))
     if "follow" in values:
-        follow(str(place["job_id"]), place["path"], values.get("last"), is_harmless=is_harmless)
+        job = str(place["job_id"])
+        follow(job, place["path"], values.get("last"), is_harmless=is_harmless)
+        if os.isatty(2):
+            print_end(http.get(http.job_path(job, "/log")))
         return 0
     if place["waits"] and not os.path.exists(place["path"]):
         sys.stderr.write(f"gjob: job {place['job_id']} has not started: {place['waits']}\n")
         return 0
-    return print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
+    print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
+    if "first" not in values:
+        print_end(place)
+    return 0
 
 
 def _logs(values: Values, jobs: list[str]) -> int:

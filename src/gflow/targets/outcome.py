@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 # Code of the problem of a run that did not begin for a reason outside the job.
 DEFERRED = "Deferred"
+# Code of the problem of a job that exceeded its memory limit.
+OUT_OF_MEMORY = "OutOfMemory"
 # Errors of the daemon or the machine: the same start may succeed later.
 SHORTAGES = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}

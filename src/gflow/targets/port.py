@@ -74,10 +74,11 @@ class Target(Protocol):
     def start(self, launch: Launch) -> None:
         """Run it once, even if an earlier daemon has ordered the same run. OSError: it cannot be started."""
 
-    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
         """TERM, the grace time, KILL of everything that the job started; with `now`, KILL at once.
 
-        `grace_s`: a grace time other than the job's own; 0: the job's own.
+        `grace_s`: a grace time other than the job's own; 0: the job's own. `why`: how the job ended, for its
+        log: `was cancelled by ann`.
         """
 
     def signal(self, run: Run, number: int) -> None:

@@ -43,8 +43,8 @@ class Targets:
         if name in self.remote:
             self._remote_runs.setdefault(run, self.remote[name])
 
-    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
-        self._remote_runs.get(run, self.local).stop(run, now=now, grace_s=grace_s)
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
+        self._remote_runs.get(run, self.local).stop(run, now=now, grace_s=grace_s, why=why)
 
     def signal(self, run: Run, number: int) -> None:
         self._remote_runs.get(run, self.local).signal(run, number)

@@ -16,6 +16,8 @@ class FakeTarget:
         self.living: dict[Run, Launch] = {}
         self.started: list[Launch] = []
         self.stopped: list[tuple[Run, bool]] = []
+        # What the logs of the stopped runs say, in the order of `stopped`.
+        self.reasons: list[str] = []
         self.signalled: list[tuple[Run, int]] = []
         self.forgotten: list[Run] = []
         # Ends that a restarted daemon is told when it adopts the runs.
@@ -32,8 +34,9 @@ class FakeTarget:
         self.started.append(launch)
         self.living[launch.run] = launch
 
-    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
         self.stopped.append((run, now))
+        self.reasons.append(why)
 
     def signal(self, run: Run, number: int) -> None:
         self.signalled.append((run, number))

@@ -16,6 +16,8 @@ from gflow.client.logs import CHUNK, chunks, follow_log, start_of_last
 from gflow.errors import clean_page
 
 T = TypeVar("T")
+# How lines begin that gflow writes to logs.
+NOTE = b"gflow: "
 
 
 def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: bool = False) -> int:
@@ -24,6 +26,25 @@ def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: 
     for chunk in escape_controls(content) if is_harmless else content:
         hot_path.write(1, chunk)
     return 0
+
+
+def print_end(place: dict[str, Any]) -> None:
+    """On a terminal, say how the job ended, unless the log's last line is one of gflow's."""
+    if not place.get("ended") or not (os.isatty(1) and os.isatty(2)):
+        return
+    start, end = _ends_of_last_line(place["path"])
+    if start != NOTE:
+        line = clean_page(f"gflow: job {place['job_id']} {place['ended']}")
+        hot_path.write(2, b"\n" * (end not in b"\n") + b"\x1b[2m" + line.encode() + b"\x1b[0m\n")
+
+
+def _ends_of_last_line(path: str) -> tuple[bytes, bytes]:
+    """The first bytes of the log's last line, and its last byte; empty if nothing was written."""
+    if not os.path.exists(path):
+        return b"", b""
+    with open(path, "rb", buffering=0) as file:
+        start, size = start_of_last(file.fileno(), 1), os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), len(NOTE), start), os.pread(file.fileno(), 1, max(0, size - 1))
 
 
 def escape_controls(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:

@@ -27,6 +27,7 @@ from gflow.daemon.execution.environment import (
 )
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.log_paths import error_path, log_path
+from gflow.daemon.loop import timers
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
 from gflow.daemon.monitors.gpu_monitor import names_of, visible_devices
 from gflow.daemon.monitors.job_progress import socket_path
@@ -38,6 +39,7 @@ from gflow.targets.local.shim import resume_args
 from gflow.targets.outcome import SHORTAGES
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.routing import Targets
+from gflow.text.end_line import spell_end
 
 log = logging.getLogger("gflow.perform")
 
@@ -163,7 +165,8 @@ class Executor:
         run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
         if job is not None and job.target != LOCAL:
             self._target.of(run, job.target)
-        self._target.stop(run, now=effect.now, grace_s=effect.grace_s)
+        why = "" if job is None or job.target != LOCAL else spell_end(job, timers.now().boot)
+        self._target.stop(run, now=effect.now, grace_s=effect.grace_s, why=why)
 
     def _withdraw(self, effect: Withdraw) -> None:
         self._target.withdraw(Run(effect.key, effect.attempt))

@@ -3,7 +3,8 @@
 The shim creates the file exclusively, so that an attempt starts at most once. It holds an flock on it while
 any process of the job lives, and appends three lines: its own identity, that of the job's process, and the
 end of the job. A process that gets the lock knows that the shim has ended. A line counts only if it is
-complete.
+complete. A daemon that stops the run appends the reason for the job's log, also if it has no channel to the
+shim; the native shim reads it too (`native/main.c`).
 
 A daemon that finds an unlocked record without a first line takes the lock and unlinks it. A shim that gets
 there late sees that its file has no name any more, and does nothing.
@@ -41,6 +42,8 @@ class Content(NamedTuple):
     end: ShimEnd | None
     # Description of a process of the job that does not die; empty: none.
     stuck: str = ""
+    # Why a daemon stopped the run, for the last line of the log; empty: none did.
+    why: str = ""
 
 
 def claim(path: str) -> int | None:
@@ -88,6 +91,15 @@ def write_stuck(fd: int, text: str) -> None:
     os.write(fd, f"stuck {text}\n".encode(errors="replace"))
 
 
+def append_why(path: str, text: str) -> None:
+    """Record why the run is stopped. A record that does not exist is not made: that is its claim."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(fd, f"why {' '.join(text.split())}\n".encode(errors="replace"))
+    finally:
+        os.close(fd)
+
+
 def write_end(fd: int, end: ShimEnd) -> None:
     os.write(fd, f"end {' '.join(format_end(end))}\n".encode(errors="replace"))
 
@@ -109,7 +121,7 @@ def read(text: bytes) -> Content:
     """Parse the complete lines of a record."""
     shim = job = None
     end = None
-    stuck = ""
+    stuck = why = ""
     for line in text.split(b"\n")[:-1]:
         word, _, rest = line.decode(errors="replace").partition(" ")
         try:
@@ -121,9 +133,11 @@ def read(text: bytes) -> Content:
                 end = parse_end(rest.split(" ", 4))
             elif word == "stuck":
                 stuck = rest
+            elif word == "why":
+                why = rest
         except ValueError:
             continue
-    return Content(shim, job, end, stuck)
+    return Content(shim, job, end, stuck, why)
 
 
 def _identity(text: str) -> Identity:

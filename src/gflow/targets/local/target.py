@@ -172,11 +172,14 @@ class LocalTarget:
         with suppress(FileNotFoundError):
             os.unlink(self._exec_shims.pop(channel)[0])
 
-    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
         """Stop a run by the stop contract; with `now`, KILL at once.
 
-        For a run of an earlier daemon the job's own grace time applies.
+        For a run of an earlier daemon the job's own grace time applies. The shim finds `why` in the record.
         """
+        if why:
+            with suppress(OSError):  # not claimed yet, or the disk is full: the log does without
+                run_record.append_why(self.record_path(run), why)
         channel = self._busy.get(run)
         if channel is not None:
             # 0: the job's own grace time; 1: none; more: the grace time in seconds.

@@ -59,7 +59,8 @@ class SlurmTarget:
         launch = launch._replace(job=msgspec.structs.replace(launch.job))
         self._enqueue(lambda worker: worker.start(launch))
 
-    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
+        """`why` is not used: Slurm writes its own line to the log."""
         self._enqueue(lambda worker: worker.stop(run, now=now))
 
     def withdraw(self, run: Run) -> None:

@@ -17,13 +17,17 @@ from gflow.wire.shell_words import spell_change
 
 
 class LogAnswer(msgspec.Struct, kw_only=True):
-    """Where a job's output is. `final`: no more will come. `waits`: why the job has not started."""
+    """Where a job's output is. `final`: no more will come. `waits`: why the job has not started.
+
+    `ended`: how the job ended, as in `exited with code 3 after 00:01:12`.
+    """
 
     job_id: JobId
     path: str
     final: bool
     uid: int
     waits: str | None = None
+    ended: str | None = None
 
 
 class TerminalAnswer(msgspec.Struct, kw_only=True):

@@ -31,6 +31,7 @@ from gflow.daemon.execution.log_paths import log_path
 from gflow.daemon.loop import timers
 from gflow.errors import Refused, UsageError, no_job
 from gflow.job_states import WAITING
+from gflow.text.end_line import spell_end
 from gflow.text.job_page import history_page, job_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
@@ -97,10 +98,13 @@ async def show_log_path(request: Request) -> Response:
             f"job {job.label} is an array, and each of its tasks has a log",
             hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
         )
-    path = log_path(context.settings, job)
-    ((_, why),) = context.entries([job], viewer_of(request))
+    path, viewer = log_path(context.settings, job), viewer_of(request)
+    ((_, why),) = context.entries([job], viewer)
     waits = str(why or job.reason or job.state.value) if job.state in WAITING and not job.attempt else None
-    data = LogAnswer(job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid, waits=waits)
+    ended = spell_end(viewer.redact_job(job), timers.now().boot) if job.is_final else None
+    data = LogAnswer(
+        job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid, waits=waits, ended=ended
+    )
     return answer(request, lambda: data, lambda: f"{path}\n")
 
 

@@ -219,6 +219,27 @@ static void send_to_daemon(Shim *shim, int count, const char *const *words) {
         shim->channel = -1;                               /* the daemon has died; the next one reads the record */
 }
 
+/* Why a daemon stopped the run: the last `why` line of the record; empty: none did. */
+static void read_why(int record, char *text, size_t room) {
+    static char content[1 << 16];
+    ssize_t size = pread(record, content, sizeof content - 1, 0);
+    *text = '\0';
+    content[size > 0 ? size : 0] = '\0';
+    for (char *line = content, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        if (!strncmp(line, "why ", 4)) snprintf(text, room, "%s", line + 4);
+    }
+}
+
+/* Write how the job ended to its log, unless it exited by itself: then its output is left as it is. */
+static void note_end(const Message *order, int record, const End *end) {
+    char text[4096];
+    read_why(record, text, sizeof text);
+    if (!*text && end->signal > 0)
+        snprintf(text, sizeof text, "was killed by signal %d (%s)", end->signal, strsignal(end->signal));
+    if (*text) write_last_line(order, text);
+}
+
 static void report_end(Shim *shim, const Message *order, int record, End *end) {
     char code[16] = "-", signal[16] = "-", cpu[24], peak[24];
     if (end->code >= 0) snprintf(code, sizeof code, "%d", end->code);
@@ -290,6 +311,7 @@ static void run(Shim *shim, const Message *order) {
         fail_start(order, trouble, false, &end);
     }
     release_leases(&held);
+    note_end(order, record, &end);
     report_end(shim, order, record, &end);
     if (shim->killed) replace_group(shim);
     if (number(order, HAS_SCRIPT)) unlink(order->field[SNAPSHOT].at);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -82,17 +83,13 @@ const char *become_owner(const Message *order) {
     return NULL;
 }
 
-/* Write a line to the job's log, as its owner: we may be root, and the owner controls the path. */
-void note_in_log(const Message *order, const char *line) {
+/* Call `act` as the owner of the job: we may be root, and the owner controls the path of the log. */
+static void run_as_owner(const Message *order, void (*act)(const Message *order, const char *text), const char *text) {
     pid_t pid = has_owner(order) ? fork() : 0;
     if (pid < 0) return;
     if (pid == 0) {
         if (has_owner(order) && become_owner(order)) _exit(1);
-        int log = open_log(order->field[LOG].at);
-        if (log >= 0) {                                   /* else the log is the problem, and the reason names it */
-            dprintf(log, "%s\n", line);
-            close(log);
-        }
+        act(order, text);
         if (has_owner(order)) _exit(0);
         return;
     }
@@ -100,6 +97,38 @@ void note_in_log(const Message *order, const char *line) {
         if (ms == HELPER_MS) kill(pid, SIGKILL);
         usleep(1000);
     }
+}
+
+static void append_note(const Message *order, const char *line) {
+    int log = open_log(order->field[LOG].at);
+    if (log < 0) return;                                  /* the log is the problem, and the reason names it */
+    dprintf(log, "%s\n", line);
+    close(log);
+}
+
+/* Write a line to the job's log. */
+void note_in_log(const Message *order, const char *line) {
+    run_as_owner(order, append_note, line);
+}
+
+static void append_last_line(const Message *order, const char *text) {
+    const char *slash = strrchr(order->field[RECORD].at, '/'), *name = slash ? slash + 1 : order->field[RECORD].at;
+    const char *dot = strrchr(name, '.');
+    /* The job is gone: its log is not made again, and a pipe would block or have another reader. */
+    int log = open(order->field[LOG].at, O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat found;
+    if (log >= 0 && !fstat(log, &found) && S_ISREG(found.st_mode)) {
+        char last = '\n';
+        if (found.st_size && pread(log, &last, 1, found.st_size - 1) != 1) last = '\n';
+        int length = dot ? (int)(dot - name) : (int)strlen(name);
+        dprintf(log, "%sgflow: job %.*s %s\n", last == '\n' ? "" : "\n", length, name, text);
+    }
+    if (log >= 0) close(log);
+}
+
+/* Write how the job ended to its log, if that is still a regular file. */
+void write_last_line(const Message *order, const char *text) {
+    run_as_owner(order, append_last_line, text);
 }
 
 /* Let the owner read and execute a file, but not write it: the owner's quota does not apply on root's disk. Without

@@ -81,6 +81,7 @@ void set_time_slice(uint64_t nanoseconds);
 bool has_owner(const Message *order);
 const char *become_owner(const Message *order);
 void note_in_log(const Message *order, const char *line);
+void write_last_line(const Message *order, const char *text);
 bool write_snapshot(const Message *order);
 
 #define SHORT_SLICE 100000                                 /* in ns; the kernel's minimum */

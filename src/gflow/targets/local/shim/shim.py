@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import stat
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +31,7 @@ from gflow.targets.local.shim.privileges import run_as_user
 from gflow.targets.local.shim.process_tree import TracedZombie, describe_process
 from gflow.targets.local.shim.spawn import StartedJob, describe, launch, open_log
 from gflow.targets.local.shim.supervise import Watch
-from gflow.targets.outcome import SHORTAGES, ShimEnd, deferred
+from gflow.targets.outcome import OUT_OF_MEMORY, SHORTAGES, ShimEnd, deferred
 
 PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -174,6 +175,8 @@ class Shim:
 
     def finish(self, order: Order, fd: int, end: ShimEnd) -> None:
         """Report the end of the job, of which no process lives any more, and remove its files."""
+        if not order.exec_job and (line := _last_line(run_record.read(os.pread(fd, 1 << 16, 0)).why, end)):
+            write_last_line(order, line)
         # The message first: the daemon waits for it. The record serves the next daemon if this one is gone.
         self.send("end", order.key, order.attempt, *run_record.format_end(end))
         run_record.write_end(fd, end)
@@ -255,6 +258,36 @@ def _could_not_start(order: Order, problem: str, missing: bool) -> ShimEnd:
 
     write_note(order, f"the job could not start: {problem}")
     return ShimEnd(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
+
+
+def _last_line(why: str, end: ShimEnd) -> str:
+    """How the job ended, for its log; empty if it exited by itself: then its output is left as it is.
+
+    `why`: the daemon's reason to stop it.
+    """
+    code, _, detail = end.problem.partition(": ")
+    if why:
+        return why
+    if code == OUT_OF_MEMORY:
+        return f"ran out of memory: {detail}"
+    return f"was killed by signal {end.signal} ({signal.strsignal(end.signal)})" if end.signal else ""
+
+
+def write_last_line(order: Order, text: str) -> None:
+    """Write how the job ended to its log, as its owner, if the log is still a regular file."""
+    label = os.path.basename(order.record).rpartition(".")[0]
+
+    def note() -> None:
+        # The job is gone: its log is not made again, and a pipe would block or have another reader.
+        log = os.open(order.log, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        status = os.fstat(log)
+        if stat.S_ISREG(status.st_mode):
+            is_open_line = status.st_size > 0 and os.pread(log, 1, status.st_size - 1) != b"\n"
+            line = f"gflow: job {label} {text}\n".encode(errors="replace")
+            os.write(log, b"\n" + line if is_open_line else line)
+        os.close(log)
+
+    run_as_user(order.uid, note, order.user)
 
 
 def write_note(order: Order, line: str) -> None:

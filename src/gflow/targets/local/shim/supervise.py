@@ -43,7 +43,7 @@ from gflow.targets.local.shim.process_tree import (
 from gflow.targets.local.shim.realtime import Realtime
 from gflow.targets.local.shim.spawn import StartedJob
 from gflow.targets.local.shim.tracers import Tracers
-from gflow.targets.outcome import ShimEnd
+from gflow.targets.outcome import OUT_OF_MEMORY, ShimEnd
 
 # A job that lives this long gets a control group. Joining one takes milliseconds in the kernel, which would
 # delay short jobs.
@@ -308,7 +308,7 @@ class Watch:
             if trouble:
                 return could_not_start(self._order, trouble, code == 127)
         limit_mib = self._order.memory_mib
-        problem = f"OutOfMemory: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
+        problem = f"{OUT_OF_MEMORY}: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
         return ShimEnd(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
 
     def _reap_all(self) -> None:
