@@ -61,9 +61,8 @@ def test_jobs_over_quota_do_not_block_others(scenario):
     """The oldest twenty were asked, and none of them could have started."""
     none = Limits(max_running_jobs=0)
     scenario.apply(SetQuota(at=scenario.clock.now(), uid=0, scope="project", name="ann", limits=none))
-    scenario.submit(
-        *[spec(gpus=1, time_limit_s=60, name=f"ann{n}", project="ann") for n in range(20)], uid=1002
-    )
+    waiting = {"gpus": 1, "time_limit_s": 60, "project": "ann", "allow_unsatisfiable": True}
+    scenario.submit(*[spec(**waiting, name=f"ann{n}") for n in range(20)], uid=1002)
     scenario.submit(WIDE)
     blind(scenario)
     crowd(scenario)

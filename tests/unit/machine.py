@@ -200,6 +200,7 @@ class Machine:
         fresh.machine.reclaimed = self.state.machine.reclaimed
         fresh.machine.stalled, fresh.machine.most_runs = machine.stalled, machine.most_runs
         fresh.reserved.load(self.state.reserved.record())
+        fresh.accounting.quota_usage.say(self.state.accounting.quota_usage.said)
         fresh.start_reservations.at = self.now
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now)
         fresh.machine.see_gpus(self.state.machine.gpus.values())

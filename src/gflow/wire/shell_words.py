@@ -20,6 +20,7 @@ HINTS = {
     "list_gpus": "see what there is with ginfo",
     "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it all the same",
     "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it all the same",
+    "queue_over_quota": "see gctl quota list; --allow-unsatisfiable queues it all the same",
     "queue_broken": "--no-auto-cancel queues it all the same",
     "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it all the same",
     "share_parents": (

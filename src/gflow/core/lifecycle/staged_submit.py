@@ -70,7 +70,7 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
     opened = _open(state, event.first)
     found: WaitCache = {}
     waits = check_submission_part(
-        state, opened.uid, event.specs, event.outcomes, event.hidden, opened.waits, found
+        state, opened.uid, opened.user, event.specs, event.outcomes, event.hidden, opened.waits, found
     )
     wall = event.at.wall
     for spec, wait in zip(event.specs, waits, strict=True):

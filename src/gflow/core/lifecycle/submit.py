@@ -153,13 +153,16 @@ def check_quotas(state: State, wanted: Counter[tuple[Scope, str]]) -> None:
             )
 
 
-def check_possible(state: State, spec: Spec) -> None:
-    """Refuse a job that this machine could never run. Other targets check their jobs themselves.
+def check_possible(state: State, user: str, spec: Spec) -> None:
+    """Refuse a job that could never run on this machine or under the quotas in force.
 
-    Resources that are only busy or restricted do not count: the job waits for them.
+    Other targets check their jobs themselves. Resources that are only busy or restricted, and quotas that
+    other jobs use up, do not count: the job waits for them.
     """
     is_elsewhere = (spec.on and not spec.races_here) or spec.overflow
-    if not is_elsewhere and not spec.allow_unsatisfiable and (why := why_impossible(state, shape_of(spec))):
+    if is_elsewhere or spec.allow_unsatisfiable:
+        return
+    if why := why_impossible(state, shape_of(spec)):
         raise Refused(
             why,
             hint=Hint(
@@ -167,6 +170,8 @@ def check_possible(state: State, spec: Spec) -> None:
                 "allow_unsatisfiable=True queues it all the same",
             ),
         )
+    if why := state.accounting.never_within_quota(user, spec, state.policy):
+        raise Refused(why, hint=Hint("queue_over_quota", "allow_unsatisfiable=True queues it all the same"))
 
 
 def check_submission(
@@ -184,12 +189,13 @@ def check_submission(
         wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
         wanted[USER, user] = len(specs)
         check_quotas(state, wanted)
-    return check_submission_part(state, uid, specs, outcomes, hidden, {}, {})
+    return check_submission_part(state, uid, user, specs, outcomes, hidden, {}, {})
 
 
 def check_submission_part(
     state: State,
     uid: int,
+    user: str,
     specs: Sequence[Spec],
     outcomes: dict[JobKey, JobState],
     hidden: frozenset[JobKey],
@@ -204,11 +210,14 @@ def check_submission_part(
     if uid and state.policy.most_jobs:
         check_size(state, uid, sum(spec.size for spec in specs))
     if len(specs) == 1:
-        check_possible(state, specs[0])
+        check_possible(state, user, specs[0])
     else:
-        kinds = {(one.shape, one.on or one.overflow, one.race, one.allow_unsatisfiable): one for one in specs}
+        kinds = {
+            (one.shape, one.project, one.on or one.overflow, one.race, one.allow_unsatisfiable): one
+            for one in specs
+        }
         for spec in kinds.values():
-            check_possible(state, spec)
+            check_possible(state, user, spec)
     links = sum(map(links_of, specs))
     if not links:
         return [None] * len(specs)

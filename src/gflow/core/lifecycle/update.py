@@ -145,8 +145,8 @@ def _plan(parents: Parents, job: Job, event: Update, fields: dict[str, Any], gro
     spec = override_spec(job, job.spec, fields, event.extend_s)
     if spec.max_concurrent and not spec.group:
         spec = msgspec.structs.replace(spec, group=group)
-    if spec.shape != job.spec.shape:
-        check_possible(state, spec)
+    if (spec.shape, spec.project) != (job.spec.shape, job.spec.project):
+        check_possible(state, job.user, spec)
     if job.key in state.running and state.reserved.live:
         _check_reserved(state, job, spec, event)
     if not fields.keys() & DEPENDENCIES:

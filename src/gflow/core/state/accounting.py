@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gflow.core.model import Job
+from gflow.core.model import Job, Spec
 from gflow.core.policy import Policy
 from gflow.core.state.fair_share import FairShare
-from gflow.core.state.quotas import QuotaUsage, exceeded
+from gflow.core.state.quotas import QuotaUsage, exceeded, never_fits
 
 
 class Accounting:
@@ -56,3 +56,9 @@ class Accounting:
         if not usual and not self.quota_usage.is_limited:
             return None
         return exceeded(self.quota_usage, job, usual if job.uid else 0, is_private=policy.is_private)
+
+    def never_within_quota(self, user: str, spec: Spec, policy: Policy) -> str | None:
+        """Why a quota keeps such a job of this user from ever starting, in words; None: none does."""
+        if not self.quota_usage.is_limited:
+            return None
+        return never_fits(self.quota_usage.quotas, user, spec, is_private=policy.is_private)

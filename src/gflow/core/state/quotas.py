@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from gflow.core.ids import TASK_MASK
-from gflow.core.model import Job, links_of, size_of
+from gflow.core.model import Job, Spec, links_of, size_of
 
 Scope = Literal["user", "project"]
 USER: Scope = "user"
@@ -190,7 +190,25 @@ def exceeded(usages: QuotaUsage, job: Job, usual: int = 0, *, is_private: bool =
         why = _exceeds(usage, limits.max_running_jobs, limits, job, f"project {project}")
         if why is not None and is_private:
             why = f"the quota of project {project} is used up"
-    return why
+    return why and (never_fits(usages.quotas, job.user, job.spec, is_private=is_private) or why)
+
+
+def never_fits(quotas: Quotas, user: str, spec: Spec, *, is_private: bool = False) -> str | None:
+    """Why a quota keeps such a job from starting even if nothing else runs; None: no quota does.
+
+    `is_private`: omit the limit of a project.
+    """
+    for scope, name, whose in ((USER, user, user), (PROJECT, spec.project, f"project {spec.project}")):
+        limits = quotas.of(scope, name)
+        if limits.max_running_jobs == 0:
+            return f"the quota of {whose} allows no running jobs"
+        most = limits.max_running_gpus
+        if most is not None and spec.gpus > most:
+            asked = f"the job asks for {spec.gpus} GPU{'s' * (spec.gpus > 1)}"
+            if scope == PROJECT and is_private:
+                return f"{asked}, more than the quota of {whose} allows"
+            return f"{asked}, and the quota of {whose} is {most}"
+    return None
 
 
 def _exceeds(usage: Usage, most: int | None, limits: Limits, job: Job, whose: str) -> str | None:

@@ -77,8 +77,9 @@ class Trial:
         state, submission = self.context.loop.state, self._submission
         made = self.specs(part)
         outcomes = submission.outcomes(state, self.context.store, made)
+        command, known = self._command, self._checked
         check_submission_part(
-            state, self._command.uid, made, outcomes, submission.hidden(made), self._checked, self._checked
+            state, command.uid, command.user, made, outcomes, submission.hidden(made), known, known
         )
 
     def raise_refusal(self) -> None:
