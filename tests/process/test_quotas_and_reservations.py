@@ -14,6 +14,12 @@ ME = getpass.getuser()
 def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     said = daemon.ok("gctl", "quota", "set", "--user", ME, "--max-running-gpus", "2")
     assert said == f"User {ME} may have at most 2 GPUs at once; running jobs continue.\n"
+    refused = daemon.run("gbatch", "--gpus", "3", "true")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"gbatch: the job asks for 3 GPUs, and the quota of {ME} is 2\n"
+        "see gctl quota list; --allow-unsatisfiable queues it all the same\n",
+    )
     first = daemon.submit("--gpus", "2", "sleep", "60")
     second = daemon.submit("--gpus", "1", "sleep", "60")
     wait_until(lambda: daemon.job(first)["state"] == "Running")
@@ -160,8 +166,9 @@ def test_gjob_why_names_blockers_and_alternatives(daemon: Box) -> None:
     assert said[1] == "  1. Resources: Need 2 GPUs, only 1 available"
     assert said[2] == "  2. Running: job 1 has GPU 0,1,2"
     assert said[3].startswith("It starts at about ")
-    assert said[4].startswith("Other jobs may start before it until ")
-    assert said[5] == f"It would start now with --gpus 1: gjob update {job} …"
+    assert said[4].startswith("Backfill may start other jobs first until ")
+    assert said[5] == "If it still waits then, it gets a start reservation."
+    assert said[6] == f"It would start now with --gpus 1: gjob update {job} …"
     told = json.loads(daemon.ok("gjob", "why", str(job), "--json"))
     assert told["blockers"][0]["code"] == "Resources"
     assert told["start"]["earliest"] <= told["start"]["expected"] <= told["start"]["latest"]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from msgspec import UNSET
 
 from gflow.core.engine import step
-from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
+from gflow.core.events import Cancel, Event, Exited, Foresee, Reserve, SetQuota, Submit
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
 from gflow.core.forecast.start_time import Listing, eta_query_of
 from gflow.core.forecast.wait_report import wait_report
@@ -23,6 +24,9 @@ from gflow.daemon.monitors import maintenance
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 from gflow.text.why import why_page
+from gflow.wire.shell_words import spell_blockers
+
+from .machine import Machine, gpu
 
 HOUR = 3600.0
 
@@ -55,7 +59,7 @@ def test_start_reservation_time_follows_patience(gpus: int, times: float) -> Non
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
     found = wait_report(state, job, Moment(now, now))
     assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
-    assert "Other jobs may start before it until" in why_page(job, found, now)
+    assert "Backfill may start other jobs first until" in why_page(job, found, now)
     assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
     assert wait_report(state, job, Moment(now, now)).promised_at is None, "no reservation without patience"
@@ -99,6 +103,71 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
     found = wait_report(state, job, Moment(now, now))
     assert str(found.blockers[0]) == "Quota: ann runs 1 of 1 jobs"
     assert found.instead == []
+
+
+def test_job_above_its_quota_never_starts_and_has_no_eta() -> None:
+    state, job, now = stopped([Entry(0.0, HOUR, 1, "ann"), Entry(1.0, HOUR, 4, "ann")])
+    limits = Limits(max_running_gpus=2)
+    step(state, SetQuota(at=Moment(now, now), uid=0, scope=USER, name="ann", limits=limits))
+    found = wait_report(state, job, Moment(now, now))
+    assert str(found.blockers[0]) == "Quota: the job asks for 4 GPUs, and the quota of ann is 2"
+    assert (found.start, found.promised_at, found.instead) == (None, None, [])
+    assert "It never starts under the current quota.\n" in why_page(job, found, now)
+    state, job, now = stopped([Entry(0.0, HOUR, 1, "ann"), Entry(1.0, HOUR, 4, "ann")])
+    step(state, SetQuota(at=Moment(now, now), uid=0, scope=USER, name="", limits=Limits(max_running_gpus=4)))
+    assert wait_report(state, job, Moment(now, now)).start is not None, "it waits for its own other job"
+
+
+def test_restricted_gpus_are_named() -> None:
+    state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 3)])
+    state.machine.restrict(frozenset({0, 2}))
+    found = wait_report(state, job, Moment(now, now))
+    assert "Restricted: 2 GPUs (1,3) are kept from jobs" in map(str, found.blockers)
+    (spelled,) = [why for why in spell_blockers(job, found.blockers) if why.code == "Restricted"]
+    assert spelled.detail == "2 GPUs (1,3) are kept from jobs: gctl set-gpus"
+
+
+def test_taken_cpu_slots_are_named_with_the_jobs_that_have_them() -> None:
+    machine = Machine(cpus=2)
+    for _ in range(3):
+        machine.submit(time_limit_s=60)
+    found = wait_report(machine.state, machine[3], machine.now)
+    assert [str(why) for why in found.blockers] == [
+        "Resources: 2 of 2 CPU slots are taken",
+        "Running: job 1 has 1 CPU slot",
+        "Running: job 2 has 1 CPU slot",
+    ]
+
+
+def test_assumed_run_times_are_named() -> None:
+    """Only where neither a time limit nor earlier runs tell how long the job takes."""
+    machine = Machine(gpu(0), gpu(1), gpu(2))
+    machine.submit(gpus=1, name="limited", time_limit_s=60)
+    machine.submit(gpus=1, name="known")
+    machine.passes(100)
+    machine.ends(2)
+    machine.submit(gpus=1, name="known")
+    machine.submit(gpus=1, name="unknown")
+    machine.submit(gpus=1, name="waiting")
+    found = wait_report(machine.state, machine[5], machine.now)
+    assumed = {why.detail: why.assumed_s for why in found.blockers if why.code == "Running"}
+    assert assumed == {"job 3 has GPU 1": UNSET, "job 4 has GPU 2": 7200.0, "job 1 has GPU 0": UNSET}
+    page = why_page(machine[5], found, machine.now.wall)
+    assert "Running: job 4 has GPU 2; it has no --time, 02:00:00 is assumed\n" in page
+
+
+def test_each_gpu_reservation_is_named_with_its_times() -> None:
+    machine = Machine(gpu(0), gpu(1))
+    wall = machine.now.wall
+    for start in (wall, wall + HOUR, wall + 9 * HOUR):
+        machine.hears(Reserve, uid=0, user="bob", gpus=(0, 1), count=0, start=start, end=start + HOUR)
+    machine.submit(gpus=1, time_limit_s=7200)
+    found = wait_report(machine.state, machine[1], machine.now)
+    times = [(why.since, why.until) for why in found.blockers if why.code == "Reservation"]
+    assert times == [(wall, wall + HOUR), (wall + HOUR, wall + 2 * HOUR)], "the third comes after its end"
+    lines = why_page(machine[1], found, wall).splitlines()
+    assert lines[1] != lines[2] and all(" to " in line for line in lines[1:3])
+    assert max(map(len, lines)) < 80
 
 
 def test_start_reservation_of_another_job_delays_the_start() -> None:

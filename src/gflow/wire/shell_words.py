@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.model import Job, JobState
+from gflow.core.state.machine import RESTRICTED
 from gflow.errors import GflowError
 from gflow.options.job_options import JOB
 
@@ -58,7 +59,14 @@ def _spell_field(field: str, value: int | str) -> str:
 
 
 def spell_blockers(job: Job, blockers: list[Blocker]) -> list[Blocker]:
-    """The blockers of a job; if it is held, the first one with the command that releases it."""
-    if job.state is not JobState.HOLD or not blockers:
-        return blockers
-    return [Blocker(blockers[0].code, f"gjob release {job.label} lets it go on"), *blockers[1:]]
+    """The blockers of a job, with the commands that remove them: of a hold, of restricted GPUs."""
+    is_held = job.state is JobState.HOLD
+    return [_spell_blocker(job, why, is_hold=is_held and not place) for place, why in enumerate(blockers)]
+
+
+def _spell_blocker(job: Job, why: Blocker, *, is_hold: bool) -> Blocker:
+    if is_hold:
+        return Blocker(why.code, f"gjob release {job.label} lets it go on")
+    if why.code == RESTRICTED:
+        return Blocker(why.code, f"{why.detail}: gctl set-gpus")
+    return why

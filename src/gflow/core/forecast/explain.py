@@ -11,7 +11,7 @@ from gflow.core.model import UNKILLABLE, Job, Moment
 from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
 from gflow.core.scheduling.placement import available, gib, why_impossible
-from gflow.core.state.machine import suits
+from gflow.core.state.machine import RESTRICTED, suits
 from gflow.core.state.reservations import NO_GPUS, spell_reserved
 from gflow.core.state.state import State
 from gflow.core.transitions import HOLD, QUEUED, RUNNING
@@ -22,6 +22,11 @@ class Blocker(msgspec.Struct, frozen=True):
 
     code: str
     detail: str = ""
+    # When a GPU reservation begins and ends (wall clock).
+    since: float | msgspec.UnsetType = msgspec.UNSET
+    until: float | msgspec.UnsetType = msgspec.UNSET
+    # The assumed run time, in seconds, of a running job without a time limit or earlier runs.
+    assumed_s: float | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}" if self.detail else self.code
@@ -144,6 +149,6 @@ def _blockade(state: State, shape: Shape) -> str:
         why = (
             state.machine.closed(index) if index not in state.machine.holders and suits(gpu, shape) else None
         )
-        if why is not None and why.kind != "Restricted":  # restricted on purpose
+        if why is not None and why.kind != RESTRICTED:  # restricted on purpose
             return f"GPU {index} is {why}"
     return ""

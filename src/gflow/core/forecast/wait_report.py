@@ -8,14 +8,18 @@ import msgspec
 
 from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for
 from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, label
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.reasons import HELD
+from gflow.core.resources import Shape
 from gflow.core.scheduling.backfill import may_backfill, reservation_due_at
-from gflow.core.scheduling.placement import available, choose
-from gflow.core.state.machine import suits
+from gflow.core.scheduling.placement import available, choose, why_impossible
+from gflow.core.state.machine import RESTRICTED, suits
+from gflow.core.state.reservations import hard_s
 from gflow.core.state.state import State
 
+# Running jobs that a report names, at most, for each resource.
+MOST_NAMED = 5
 # Fields of a spec and their new values. An empty text clears the field.
 Change = dict[str, int | str]
 
@@ -33,6 +37,8 @@ class WaitReport(msgspec.Struct, frozen=True):
     overflows_at: float | None = None
     # When it is due for a start reservation (wall clock); may be in the past.
     promised_at: float | None = None
+    # Under which circumstances it can never start: `under the current quota`; empty: it can.
+    never: str = ""
 
 
 def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = None) -> WaitReport:
@@ -43,6 +49,9 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
     if query is None or job.state is not JobState.QUEUED or job not in state.ready:
         begin = may_begin_at(job, at) if job.key in state.deadlines.later else 0.0
         return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
+    if never := why_never(state, job):
+        overflows_at = None if job.overflows_at is None else at.to_wall(job.overflows_at)
+        return WaitReport(blockers, None, [], overflows_at=overflows_at, never=never)
     start = query.start()
     return WaitReport(
         blockers,
@@ -51,6 +60,13 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
         overflows_at=None if job.overflows_at is None else at.to_wall(job.overflows_at),
         promised_at=None if (due := reservation_due_at(state, job, at)) is None else at.to_wall(due),
     )
+
+
+def why_never(state: State, job: Job) -> str:
+    """Under which circumstances the job can never start here; empty: it can."""
+    if state.accounting.never_within_quota(job.user, job.spec, state.policy):
+        return "under the current quota"
+    return "on this machine as it is" if why_impossible(state, job.spec.shape) else ""
 
 
 def may_begin_at(job: Job, at: Moment) -> float:
@@ -90,30 +106,29 @@ def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
 
 
 def _reserved(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
-    barred = state.reserved.barred(job, at.wall)
-    for one in state.reserved.live:
-        if barred & set(one.gpus) and one.user != job.user:
-            yield reserved_for(state, one.gpus, [one.user])
+    if not job.spec.shape.gpus:
+        return
+    for one in state.reserved.against(job.user, at.wall, at.wall + hard_s(job.spec)):
+        blocker = reserved_for(state, one.gpus, [one.user])
+        yield msgspec.structs.replace(blocker, since=one.start, until=one.end)
 
 
 def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     """What the job lacks, which jobs hold it, and which start reservations come first."""
     shape = job.spec.shape
     lacks = explain_shape(state, shape)
-    if lacks.code == "Resources":
+    lacks_gpus = shape.gpus > len(available(state, shape))
+    lacks_cpus = shape.cpus > state.machine.free_cpus
+    if lacks.code == "Resources" and (lacks.detail or lacks_gpus or not lacks_cpus):
         yield lacks
+    if lacks_gpus:
+        yield from _restricted(state, shape)
     if shape.gpus:
-        holders = {
-            key
-            for index in state.machine.usable
-            if suits(state.machine.gpus[index], shape)
-            for key in state.machine.holders.get(index, ())
-            if key in state.running
-        }
-        ends = sorted((state.running.expected_end(state.running[key], at.boot), key) for key in holders)
-        for _, key in ends[:5]:
-            other = state.running[key]
-            yield Blocker("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
+        holders = _gpu_holders(state, shape)
+        for other in _first_to_end(state, holders, at):
+            yield _running(state, other, f"GPU {','.join(map(str, other.gpu_ids))}")
+    if lacks_cpus:
+        yield from _taken_cpus(state, shape, at)
     for reservation in state.start_reservations.entries:
         if reservation.key == job.key:
             break
@@ -121,6 +136,53 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
             yield Blocker(
                 "Promise", f"job {label(reservation.key)} has waited longer and has a start reservation"
             )
+
+
+def _restricted(state: State, shape: Shape) -> Iterator[Blocker]:
+    """GPUs of the right kind that are restricted: no job gets them."""
+    machine = state.machine
+    kept = [
+        index
+        for index, gpu in sorted(machine.gpus.items())
+        if suits(gpu, shape) and (why := machine.closed(index)) is not None and why.kind == RESTRICTED
+    ]
+    if kept:
+        some = f"{len(kept)} GPU{'s' * (len(kept) > 1)} ({','.join(map(str, kept))})"
+        yield Blocker(RESTRICTED, f"{some} {'are' if len(kept) > 1 else 'is'} kept from jobs")
+
+
+def _gpu_holders(state: State, shape: Shape) -> set[JobKey]:
+    """Running jobs on usable GPUs of the right kind."""
+    machine = state.machine
+    return {
+        key
+        for index in machine.usable
+        if suits(machine.gpus[index], shape)
+        for key in machine.holders.get(index, ())
+        if key in state.running
+    }
+
+
+def _taken_cpus(state: State, shape: Shape, at: Moment) -> Iterator[Blocker]:
+    """How many CPU slots are taken; for a job without GPUs, also by which jobs."""
+    machine = state.machine
+    yield Blocker("Resources", f"{machine.cpus - machine.free_cpus} of {machine.cpus} CPU slots are taken")
+    if not shape.gpus:
+        holders = {key for key, other in state.running.items() if other.spec.shape.cpus}
+        for other in _first_to_end(state, holders, at):
+            slots = other.spec.shape.cpus
+            yield _running(state, other, f"{slots} CPU slot{'s' * (slots > 1)}")
+
+
+def _first_to_end(state: State, keys: set[JobKey], at: Moment) -> list[Job]:
+    """Of these running jobs, the few that are expected to end first."""
+    ends = sorted((state.running.expected_end(state.running[key], at.boot), key) for key in keys)
+    return [state.running[key] for _, key in ends[:MOST_NAMED]]
+
+
+def _running(state: State, job: Job, what: str) -> Blocker:
+    assumed_s = state.running.assumed_s(job)
+    return Blocker("Running", f"job {job.label} has {what}", assumed_s=assumed_s or msgspec.UNSET)
 
 
 # ---------------------------------------------------------------- alternatives

@@ -6,6 +6,7 @@ from collections import deque
 
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, task_of
 from gflow.core.model import Idle, Job, JobState
+from gflow.core.resources import INFINITE
 from gflow.core.state.accounting import Accounting
 from gflow.core.state.end_times import EndingJob, EndTimes
 from gflow.core.state.runtime_estimates import Batch, RuntimeEstimates
@@ -123,6 +124,12 @@ class RunningJobs(dict[JobKey, Job]):
         return max(
             now, job.started_boot + self._estimates.length(job.spec.time_limit_s, self.batches[job.key])
         )
+
+    def assumed_s(self, job: Job) -> float | None:
+        """The run time that is assumed for a running job, in seconds; None: a limit or earlier runs tell."""
+        batch = self.batches[job.key]
+        length = INFINITE if job.spec.time_limit_s or batch.is_known else self._estimates.length(0, batch)
+        return None if length == INFINITE else length
 
     def set_end(self, job: Job) -> None:
         """Update the expected end of a job that runs here. A job that is being stopped ends at once."""

@@ -13,6 +13,8 @@ from gflow.core.resources import Shape, slots_of
 UNBOUNDED = 1 << 62
 # A card sold as 80 GB reports a little less; a request for 80G means that card.
 SLACK = 1.02
+# Why a GPU gets no jobs: it is not among those that jobs may get (`Machine.allowed`).
+RESTRICTED = "Restricted"
 # GPUs that a job asks for: their type, and the memory they must have.
 Kind = tuple[str, int]
 
@@ -90,7 +92,7 @@ class Machine:
         if index in self.drained.gpus:
             return Block("Drained", self.drained.gpus[index])
         is_allowed = self.allowed is None or index in self.allowed
-        return None if is_allowed else Block("Restricted", "")
+        return None if is_allowed else Block(RESTRICTED, "")
 
     def recount(self) -> None:
         """Recompute `usable`, `idle` and `open`. O(GPUs)."""

@@ -127,7 +127,9 @@ class Viewer:
 
     def redact_blocker(self, why: Blocker | None) -> Blocker | None:
         """The blocker of a waiting job, without ids of hidden jobs."""
-        return why if why is None or self.sees_names else Blocker(why.code, self.redact_text(why.detail))
+        if why is None or self.sees_names:
+            return why
+        return msgspec.structs.replace(why, detail=self.redact_text(why.detail))
 
     def redact_user(self, user: str) -> str:
         """A user name, or a placeholder if it is hidden from the caller."""

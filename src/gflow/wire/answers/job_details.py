@@ -58,6 +58,8 @@ class WhyAnswer(msgspec.Struct, kw_only=True):
     overflows_at: float | None
     # Time from which the job has a start reservation, in the future or the past.
     promised_at: float | None
+    # Why the job can never start: `under the current quota`; null: it can.
+    never: str | None = None
 
 
 class HistoryEntry(msgspec.Struct, kw_only=True):
@@ -143,6 +145,7 @@ def why_view(job: Job, reason: Reason, found: WaitReport) -> WhyAnswer:
         limits=found.limits,
         overflows_at=found.overflows_at,
         promised_at=found.promised_at,
+        never=found.never or None,
     )
 
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.model import UNKILLABLE, Block, Gpu, Job, Moment
+from gflow.core.state.machine import RESTRICTED
 from gflow.core.state.state import State
 from gflow.daemon.api.request import caller, context_of, read
 from gflow.daemon.api.response import answer
@@ -64,7 +65,7 @@ def blocked_of(state: State, viewer: Viewer | None = None) -> dict[int, Block]:
     closed = {
         index: why
         for index, why in found
-        if why and (why.kind != "Restricted" or index not in state.machine.holders)
+        if why and (why.kind != RESTRICTED or index not in state.machine.holders)
     }
     unkillable = [job for key in state.running.stuck if (job := state.running.get(key)) is not None]
     redact = viewer.redact_text if viewer else str

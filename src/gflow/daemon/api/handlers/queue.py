@@ -11,6 +11,7 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.forecast.wait_report import why_never
 from gflow.core.ids import JobKey
 from gflow.core.model import FINAL, JobState, Moment
 from gflow.core.queries.job_filter import EVERY_USER, Filter
@@ -139,10 +140,15 @@ async def _only(text: str) -> AsyncIterator[str]:
 
 
 async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]:
-    """Expected start times of waiting jobs, wall clock."""
+    """Expected start times of waiting jobs, wall clock. Jobs that can never start have none."""
     context, (uid, _) = context_of(request), caller(request)
     found = await while_connected(request, context.forecasts.starts(uid))
-    return {key: now.to_wall(start) for key, start in found.items()}
+    state = context.loop.state
+    return {
+        key: now.to_wall(start)
+        for key, start in found.items()
+        if (job := state.jobs.get(key)) is None or not why_never(state, job)
+    }
 
 
 def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
