@@ -3,11 +3,14 @@
 import signal
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gflow.core.model import Spec
 from gflow.core.state.runtime_estimates import SPAN_S, RuntimeEstimates
+from gflow.core.sweep_template import fill_spec
 
 from .builders import ended, running
 
@@ -72,6 +75,17 @@ def test_half_days_nearby_say_more_than_those_far_off():
 def test_old_estimates_are_kept_for_named_jobs_only():
     assert known([(0.0, 60.0)], wait_days=8.0) == (7200.0, False)
     assert known([(0.0, 60.0)], name="train", wait_days=8.0) == (60.0, True)
+
+
+def test_the_jobs_of_a_named_sweep_are_the_same_work():
+    template = Spec(command=("python", "train.py", "--lr", "{lr}"), name="lr{lr}", cwd="/", gpus=1)
+    done, waiting = (msgspec.structs.asdict(fill_spec(template, {"lr": lr})) for lr in ("0.1", "0.2"))
+    assert (done["name"], waiting["name"]) == ("lr0.1", "lr0.2")
+    history = RuntimeEstimates()
+    history.learn(ended(1, started_at=0.0, finished_at=5.0, **done))
+    batch = history.batch_of(ended(2, **waiting))
+    history.look_at(batch)
+    assert (batch.length, batch.is_known) == (5.0, True)
 
 
 def test_the_order_in_which_ends_come_makes_no_difference():

@@ -1,9 +1,10 @@
 """Runtime estimates: how long a job is expected to run, from finished jobs of the same kind.
 
-A kind is one user, one name (or the same first words of the command) and one number of GPUs. Jobs of a kind
-that were submitted within the same half day are a batch. The 75th percentile of a batch is the estimate for
-the rest of it: users work on one experiment at a time, so that a batch predicts itself better than last
-month's jobs do. A batch without a finished job uses the estimate of the nearest batches.
+A kind is one user, one name (of a sweep: its template; without a name: the same first words of the command)
+and one number of GPUs. Jobs of a kind that were submitted within the same half day are a batch. The 75th
+percentile of a batch is the estimate for the rest of it: users work on one experiment at a time, so that a
+batch predicts itself better than last month's jobs do. A batch without a finished job uses the estimate of
+the nearest batches.
 
 Estimates depend only on the finished jobs and the clock, not on the order of ends: a restart computes the
 same ones.
@@ -41,9 +42,12 @@ Kind = tuple[int, str, int]
 
 
 def what_of(spec: Spec) -> str:
-    """The work that a job does: its name, or the program and its first argument."""
+    """The work that a job does: its name, or the program and its first argument.
+
+    The jobs of a sweep are the same work: for them the templates count, as in `--name lr{lr}`.
+    """
     if spec.name:
-        return spec.name
+        return spec.name_template or spec.name
     words = spec.template or spec.command
     if not words:
         return spec.script_path
