@@ -26,6 +26,28 @@ def test_exit_codes_and_signals_are_reported(daemon: Box) -> None:
     assert (killed["state"], killed["exit_code"], killed["signal"]) == ("Failed", None, 9)
 
 
+def test_gjob_wait_gives_up_after_its_timeout(daemon: Box) -> None:
+    job = daemon.submit("sleep", "60")
+    done = daemon.run("gjob", "wait", "--timeout", "1", str(job))
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        124,
+        f"gjob: job {job} has not ended yet, after 1 s",
+    )
+    assert daemon.run("gjob", "wait", "--timeout", "soon", str(job)).returncode == 2
+    daemon.ok("gcancel", "--now", str(job))
+    assert daemon.run("gjob", "wait", "--timeout", "1m", str(job)).returncode == 130
+
+
+def test_a_task_of_an_earlier_array_is_named_and_redone(daemon: Box) -> None:
+    array = daemon.submit("--array", "1-3", "echo $GFLOW_ARRAY_TASK_ID")
+    daemon.finished(array)
+    daemon.submit("true")
+    assert daemon.ok("gjob", "log", "@~1_3") == "3\n"
+    redone = daemon.run("gjob", "redo", "@~1_3")
+    assert (redone.returncode, redone.stdout) == (0, "Submitted batch job 3\n")
+    assert daemon.ok("gbatch", "--depends-on", "@~2_2", "true") == "Submitted batch job 4\n"
+
+
 def test_gpus_are_exclusive_and_visible_to_the_job_alone(daemon: Box) -> None:
     first = daemon.submit("--gpus", "3", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER; sleep 60")
     second = daemon.submit("--gpus", "2", "true")

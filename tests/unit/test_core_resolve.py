@@ -27,6 +27,8 @@ def state():
         (ANN, "@", job_key(4)),
         (ANN, "@~0", job_key(4)),
         (ANN, "@~1", job_key(3)),
+        (ANN, "@~1_7", job_key(3, 7)),
+        (ANN, "@_7", job_key(4, 7)),
         (ANN, "@~2", job_key(1)),
         (BOB, "@", job_key(2)),
     ],
@@ -53,7 +55,10 @@ def test_id_larger_than_any_key_is_not_found(state, text):
         resolve(state, ANN, text)
 
 
-@pytest.mark.parametrize("text", ["@1", "@x", "@@", "@~", "@~x", "@~-2", "@~-9", "@~ 1", "@~1_0", "@~\u0661"])
+@pytest.mark.parametrize(
+    "text",
+    ["@1", "@x", "@@", "@~", "@~x", "@~-2", "@~-9", "@~ 1", "@~1_x", "@_", "@1_0", "@~1_0_1", "@~\u0661"],
+)
 def test_misspelled_reference_is_a_usage_error(state, text):
     with pytest.raises(UsageError, match="is not a job id"):
         resolve(state, ANN, text)

@@ -240,10 +240,24 @@ def _wait(values: Values, jobs: list[str]) -> int:
         if _has_several(jobs)
         else jobs
     )
-    final, code = wait_for_all(names, _show_count if sys.stderr.isatty() else None)
+    on_count = _show_count if sys.stderr.isatty() else None
+    try:
+        final, code = wait_for_all(names, on_count, values.get("timeout"))
+    except TimeoutError as error:
+        raise _late(str(error), values["timeout"]) from None
     if "json" in values:
         hot_path.write(1, http.json_line(hot_path.dumps({"jobs": final, "total": len(final)}).encode()))
     return code
+
+
+def _late(message: str, seconds: int) -> Exception:
+    """The error of a wait that --timeout ended. The jobs continue."""
+    from gflow.errors import Refused
+    from gflow.job_states import JobState
+
+    error = Refused(f"{message}, after {seconds} s", hint="it continues: gjob why JOB, gjob log -f JOB")
+    error.exit_code = JobState.TIMEOUT.row.exit_code or 1
+    return error
 
 
 def _show_count(done: int, total: int) -> None:

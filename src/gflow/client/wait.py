@@ -42,17 +42,19 @@ def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:
 
 
 def wait_for_all(
-    jobs: list[str], on_count: Callable[[int, int], None] | None = None
+    jobs: list[str], on_count: Callable[[int, int], None] | None = None, timeout: float | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """Wait for all jobs, in this order; return them and the highest exit code.
 
-    `on_count` gets the number of jobs that have been waited for, and that of all.
+    `on_count` gets the number of jobs that have been waited for, and that of all. Raises TimeoutError after
+    `timeout` seconds.
     """
     final: list[dict[str, Any]] = []
+    end = None if timeout is None else time.monotonic() + timeout
     for job in jobs:
         if on_count is not None:
             on_count(len(final), len(jobs))
-        final.append(wait_for(job))
+        final.append(wait_for(job, None if end is None else max(0.0, end - time.monotonic())))
     if on_count is not None:
         on_count(len(final), len(jobs))
     return final, max(map(exit_code_of, final), default=0)

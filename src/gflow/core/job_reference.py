@@ -1,16 +1,18 @@
-"""Resolve job references: `17`, `42_3`, `@` (the latest job of the user), `@~2` (two before it)."""
+"""Resolve job references: `17`, `42_3`, `@` (the latest job of the user), `@~2` (two before it), `@~2_3`."""
 
 from __future__ import annotations
 
 import re
 
-from gflow.core.ids import JobKey, parse_label
+from gflow.core.ids import JobKey, number_of, parse_label
 from gflow.core.state.job_tables import RECENT
 from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused, UsageError
 
 # A job number, or an array number with a task, of any length.
 _NUMBERS = re.compile(r"[0-9]+(_[0-9]+)?")
+# The latest job of the user, or one before it, with a task.
+_LATEST = re.compile(r"@(?:~([0-9]{1,18}))?(_[0-9]+)?")
 
 
 def resolve(state: State, uid: int, reference: str) -> JobKey:
@@ -19,7 +21,7 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
     A malformed reference is a usage error. A well-formed one that names no job raises NotFound or Refused.
     """
     if reference.startswith("@"):
-        back = _parse_offset(reference)
+        back, task = _parse_offset(reference)
         recent = state.jobs.recent.get(uid, ())
         if back >= len(recent):
             why = (
@@ -28,7 +30,10 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
                 else f"you have submitted {len(recent)}"
             )
             raise Refused(f"{reference} means none of your jobs: {why}")
-        return recent[-1 - back]
+        found = parse_label(f"{number_of(recent[-1 - back])}{task}")
+        if found is None:
+            raise NotFound(f"there is no job {reference:.60}")
+        return found
     key = parse_label(reference)
     if key is not None:
         return key
@@ -39,12 +44,10 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
     )
 
 
-def _parse_offset(reference: str) -> int:
-    """Parse `@` or `@~N`: how many jobs before the latest one."""
-    if reference == "@":
-        return 0
-    digits = reference[2:]
-    if not reference.startswith("@~") or not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-        hint = "write @ for your latest job, @~1 for the one before it"
+def _parse_offset(reference: str) -> tuple[int, str]:
+    """Parse `@` or `@~N`: how many jobs before the latest one; and the task after it: `_3`, or nothing."""
+    found = _LATEST.fullmatch(reference)
+    if found is None:
+        hint = "write @ for your latest job, @~1 for the one before it, @~1_3 for task 3 of that"
         raise UsageError(f"{reference!a:.60} is not a job id", hint=hint)
-    return int(digits)
+    return int(found[1] or 0), found[2] or ""

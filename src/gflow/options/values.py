@@ -259,12 +259,11 @@ def read_params(value: Any, option: Option) -> Any:
 
 
 def is_job_reference(text: str) -> bool:
-    """Whether `text` is `17`, `42_3`, `@` or `@~2`."""
-    if text.startswith("@"):
-        back = text[2:] if text.startswith("@~") else None
-        return text == "@" or (back is not None and is_digits(back))
+    """Whether `text` is `17`, `42_3`, `@`, `@~2` or `@~2_3`."""
     number, bar, task = text.partition("_")
-    return is_digits(number) and (not bar or is_digits(task))
+    if number != "@":
+        number = number.removeprefix("@~")
+    return (number == "@" or is_digits(number)) and (not bar or is_digits(task))
 
 
 def _size(text: str) -> int | None:

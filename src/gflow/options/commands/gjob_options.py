@@ -21,6 +21,9 @@ OPTIONS = {
     ),
     "exec": (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),),
     "release": (Option("at", "time", "start not before this time", metavar="TIME"),),
+    "wait": (
+        Option("timeout", "seconds", "give up after this time, with exit code 124", metavar="TIME", low=1),
+    ),
     "usage": (Option("csv", "flag", "every sample, as comma-separated values"),),
     "close-sessions": (
         Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
