@@ -334,6 +334,25 @@ def test_fit_suggests_changes_that_fit(capsys):
     assert page["would_fit"][0]["eight_bit"]
     assert all(way["micro_batch"] * way["accumulate"] == 8 and way["share"] < 1 for way in page["would_fit"])
     assert run([*words, "B200"]) == 0
-    assert "it fits\n" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("it fits\n")
     assert run([*words, "T4"]) == 0
-    assert "no technique known to gflow plan makes it fit" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.startswith("it does not fit\n")
+    assert "no technique known to gflow plan makes it fit" in text
+
+
+def test_the_page_of_a_plan_fits_80_columns_and_names_a_faster_precision(capsys, monkeypatch):
+    from gflow.cli.tools.plan import run
+    from gflow.client import hot_path
+
+    monkeypatch.setattr(hot_path, "terminal", lambda: {"width": "80"})
+    assert run(["--params", "7B", "--on", "4xA100-80GB"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(("take ", "or ")) for line in lines) == 6
+    assert any("bf16 is faster on this GPU: --precision bf16" in line for line in lines)
+    assert run(["--params", "125M", "--on", "A100-80GB", "--precision", "bf16"]) == 0
+    text = capsys.readouterr().out
+    assert "take " in text and "or  " not in text and "is faster" not in text
+    assert run(["--params", "125M", "--on", "T4"]) == 0
+    assert "is faster" not in capsys.readouterr().out

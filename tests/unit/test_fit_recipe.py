@@ -187,3 +187,20 @@ def test_serving_from_python():
         estimate_serving(params="7B", context=0)
     with pytest.raises(UsageError, match="which model"):
         estimate_serving(bits=4)
+
+
+def test_a_model_on_the_hub_is_read_from_the_local_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    with pytest.raises(UsageError, match=r"no config\.json of it in the Hugging Face cache") as caught:
+        read("meta-llama/Llama-3.1-8B")
+    assert caught.value.hint.startswith("hf download meta-llama/Llama-3.1-8B config.json")
+    model = tmp_path / "hub/models--meta-llama--Llama-3.1-8B"
+    for revision, layers in (("aaa", 1), ("bbb", 2)):
+        (model / "snapshots" / revision).mkdir(parents=True)
+        (model / "snapshots" / revision / "config.json").write_text(f'{{"n_layer": {layers}}}')
+    (model / "refs").mkdir()
+    (model / "refs/main").write_text("aaa")
+    assert read("meta-llama/Llama-3.1-8B") == {"n_layer": 1}
+    (model / "refs/main").unlink()
+    assert read("meta-llama/Llama-3.1-8B") in ({"n_layer": 1}, {"n_layer": 2})

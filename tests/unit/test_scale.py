@@ -172,7 +172,9 @@ def test_the_page_says_what_was_measured_and_how():
     assert "by wall time of each whole run, including startup and loading" in text
     assert "strong scaling" in text and "62%" in text and "poor" in text
     assert "Bottleneck: not known: only the whole time of each run was measured." in text
-    assert max(map(len, text.splitlines()[:6])) <= 88
+    large = [one(gpus, 123456.0 * gpus, 4096 * gpus, data_s=0.01234, exchange_s=0.0999) for gpus in (1, 128)]
+    for page in (scaling_page(found, 5, 80), scaling_page(analyse(large), 5, 80)):
+        assert max(map(len, page.splitlines())) <= 80
 
 
 def test_run_command_has_meter_variables():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
-from gflow.text.table import table
+from gflow.text.table import Sheet, table
 
 GIB = 1 << 30
 MEANING = {
@@ -16,8 +17,17 @@ MEANING = {
 }
 
 
-def page(found: Any) -> str:
-    lines = [
+# Columns of a table of training configurations. The last one wraps.
+WAYS = ("BATCH", "ON EACH", "SPEED", "WITH")
+BATCH = "(batch: micro-batch x accumulation steps)"
+# Below this share of the memory, configurations that save memory are not worth a line.
+ROOMY = 0.5
+
+
+def page(found: Any, fits: bool | None = None) -> str:
+    """The memory of a training run. `fits`: the verdict for the GPU that was named, which comes first."""
+    lines = [] if fits is None else [f"it {'fits' if fits else 'does not fit'}", ""]
+    lines += [
         f"peak allocated  {size(found.peak_allocated_bytes):>10}   torch.cuda.max_memory_allocated()",
         f"peak reserved   {size(found.peak_reserved_bytes):>10}   including the allocator's cache",
         f"whole process   {size(found.process_bytes):>10}   as nvidia-smi shows it",
@@ -40,8 +50,8 @@ def page(found: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cards(page: dict[str, Any]) -> str:
-    """Which GPUs have enough memory; for a GPU that was named, whether the job fits and what would help."""
+def cards(page: dict[str, Any], width: int = 0) -> str:
+    """Which GPUs have enough memory; for a GPU that was named and is too small, what would help."""
     lines = []
     if page["gpus"]:
         rows = [
@@ -50,8 +60,8 @@ def cards(page: dict[str, Any]) -> str:
         ]
         lines += ["", table(["GPU", "FITS", "OF ITS MEMORY", "$/HOUR"], rows).rstrip("\n")]
         lines += [UNSURE] if not all(card.is_compared for card in page["gpus"]) else []
-    if "fits" in page:
-        lines += ["", "it fits" if page["fits"] else "it does not fit" + _remedies(page["would_fit"])]
+    if not page.get("fits", True):
+        lines += ["", _remedies(page["would_fit"], width)]
     if "largest_batch" in page:
         largest = page["largest_batch"]
         lines.append(f"largest batch: {largest}" if largest else "no batch fits, not even one example")
@@ -73,33 +83,48 @@ def serving_page(found: Any, gpus: int) -> str:
     )
 
 
-def _remedies(ways: list[Any]) -> str:
+def _remedies(ways: list[Any], width: int) -> str:
     if not ways:
-        return ", and no technique known to gflow plan makes it fit; try more GPUs or --lora 16"
-    header = ["MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
-    return "; with the same batch these configurations do:\n" + table(
-        header, [_way(way) for way in ways]
-    ).rstrip("\n")
+        return "no technique known to gflow plan makes it fit; try more GPUs or --lora 16"
+    rows = _table(WAYS, [_way(way) for way in ways], width)
+    return f"with the same batch, these configurations fit:\n{rows}{BATCH}"
 
 
-def plan_page(plan: Any, command: str) -> str:
+def plan_page(plan: Any, command: str, width: int = 0) -> str:
+    """The chosen way and its alternatives. `width`: columns of the terminal; 0: unknown."""
     rows = [
         ["take" if way is plan.chosen else "or", f"{way.gpus}x {plan.gpu}", *_way(way)]
-        for way in (plan.chosen, *plan.alternatives)
+        for way in (plan.chosen, *_worth_a_line(plan))
     ]
-    header = ["", "GPUS", "MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
-    return table(header, rows) + (
+    lines = [
         f"effective batch {plan.effective_batch}, sequence {plan.sequence}, {plan.precision}; "
-        f"confidence: {plan.confidence}\n" + "".join(f"  {doubt}\n" for doubt in plan.doubts) + f"{command}\n"
-    )
+        f"confidence: {plan.confidence}",
+        *(f"  {doubt}" for doubt in (*plan.doubts, *plan.advice)),
+        BATCH,
+        command,
+    ]
+    return _table(("", "GPUS", *WAYS), rows, width) + "\n".join(lines) + "\n"
+
+
+def _worth_a_line(plan: Any) -> list[Any]:
+    """Alternatives that save GPUs, or memory where it is scarce; all are slower."""
+    chosen = plan.chosen
+    return [way for way in plan.alternatives if way.gpus < chosen.gpus or chosen.share >= ROOMY]
+
+
+def _table(header: Sequence[str], rows: list[list[str]], width: int) -> str:
+    sheet = Sheet(header)
+    for row in rows:
+        sheet.add(row)
+    return "".join(sheet.lines(width, wraps=True))
 
 
 def _way(way: Any) -> list[str]:
     return [
         f"{way.micro_batch} x {way.accumulate}",
-        ", ".join(_techniques(way)) or "nothing special",
         f"{size(way.bytes)} ({100 * way.share:.0f} %)",
         f"{100 * way.relative_speed:.0f} %",
+        ", ".join(_techniques(way)) or "nothing special",
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.text.table import Sheet
+from gflow.text.table import Sheet, wrap
 
 WIDTH = 80
 SOURCES = {
@@ -24,15 +24,16 @@ def scaling_page(found: Any, warmup: int, width: int = 0) -> str:
     """The page. `width`: columns of the terminal; 0: unknown."""
     source = SOURCES[found.rows[0].measured.source].format(warmup=warmup)
     lines = [*_table(found), "", *_bars(found, width or WIDTH), ""]
-    lines += [f"{KINDS[found.kind]}; {source}."]
-    lines += [f"Bottleneck: {found.bottleneck.name}: {found.bottleneck.why}."]
+    for text in (
+        f"{KINDS[found.kind]}; {source}.",
+        f"Bottleneck: {found.bottleneck.name}: {found.bottleneck.why}.",
+    ):
+        lines += wrap(text, width) if width else [text]
     return "\n".join(lines) + "\n"
 
 
 def _table(found: Any) -> list[str]:
-    sheet = Sheet(
-        ("SIZE", "SAMPLES/S", "SPEED-UP", "EFFICIENCY", "MARK", "STEP", "DATA", "EXCHANGE", "BATCH")
-    )
+    sheet = Sheet(("SIZE", "SAMPLES/S", "SPEED-UP", "EFFICIENCY", "STEP", "DATA", "EXCHANGE", "BATCH"))
     for row in found.rows:
         one = row.measured
         sheet.add(
@@ -40,12 +41,13 @@ def _table(found: Any) -> list[str]:
                 one.size.shape,
                 f"{one.samples_per_s:.{0 if one.samples_per_s >= 100 else 3}f}",
                 f"{row.speedup:.2f}",
-                f"{row.efficiency:.0%}",
-                row.mark,
+                f"{row.efficiency:.0%} {row.mark}",
                 _ms(one.step_s),
                 _ms(one.data_s),
                 _ms(one.exchange_s),
-                "-" if one.effective_batch is None else f"{one.effective_batch:.4g}",
+                "-"
+                if one.effective_batch is None
+                else f"{one.effective_batch:.{4 if one.effective_batch < 1000 else 12}g}",
             )
         )
     return "".join(sheet.lines()).splitlines()
@@ -70,4 +72,6 @@ def _bars(found: Any, width: int) -> list[str]:
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.{0 if seconds >= 0.1 else 2}f} ms"
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.3g} ms"

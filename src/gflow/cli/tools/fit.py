@@ -35,7 +35,10 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow fit [options]", ABOUT, GROUPS, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"unexpected argument {rest[0]!a}", hint="gflow fit --hf config.json")
+        raise UsageError(
+            f"unexpected argument {rest[0]!a}",
+            hint=f"gflow fit --hf {rest[0] if '/' in rest[0] else 'config.json'}",
+        )
     if "infer" in values:
         return serve(values)
     if any(option.name in values for option in SERVING):
@@ -100,15 +103,13 @@ def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
     if "json" in values:
         print(json.dumps(msgspec.to_builtins(page), indent=2))
     else:
+        from gflow.client import hot_path
         from gflow.text import fit as text
 
-        sys.stdout.write(text.page(found) + text.cards(page))
+        width = int(hot_path.terminal().get("width", 0))
+        sys.stdout.write(text.page(found, page.get("fits")) + text.cards(page, width))
         if "chart" in values:
-            from gflow.client import hot_path
-            from gflow.text.fit import chart_page
-
-            width = int(hot_path.terminal().get("width", 0))
-            sys.stdout.write("\n" + chart_page(page["chart"], width))
+            sys.stdout.write("\n" + text.chart_page(page["chart"], width))
     return 0
 
 

@@ -58,9 +58,11 @@ def run(words: list[str]) -> int:
     if "json" in values:
         print(json.dumps(made, indent=2))
     else:
+        from gflow.client import hot_path
         from gflow.text.fit import plan_page
 
-        sys.stdout.write(plan_page(found, made["command"]))
+        width = int(hot_path.terminal().get("width", 0))
+        sys.stdout.write(plan_page(found, made["command"], width))
     return 0
 
 

@@ -13,6 +13,8 @@ from gflow.errors import UsageError, did_you_mean
 from gflow.ml.fit.cuda.architectures import ARCHITECTURES, Architecture
 
 GIB = 1 << 30
+# Compute capability of the first GPUs with bf16.
+BF16_SINCE = (8, 0)
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +46,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @property
     def card(self) -> Architecture:
         return ARCHITECTURES[self.architecture]
+
+    @property
+    def has_bf16(self) -> bool:
+        """GPUs before Ampere have no bf16, or only a slow emulation."""
+        return self.card.capability >= BF16_SINCE
 
     @property
     def room(self) -> int:

@@ -13,7 +13,6 @@ from gflow.ml.fit.fits import TIGHT
 from gflow.ml.fit.recipe import Recipe
 
 COUNTS = (1, 2, 4, 8)
-BF16_SINCE = (8, 0)
 
 
 class Workload(NamedTuple):
@@ -23,7 +22,6 @@ class Workload(NamedTuple):
     needs: Callable[[int], int]
     # Whether its speed is limited by arithmetic; otherwise by memory bandwidth.
     is_arithmetic: bool = True
-    # GPUs before Ampere have no bf16, or only a slow emulation.
     needs_bf16: bool = False
 
 
@@ -89,7 +87,7 @@ def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
     found = []
     needs = {count: work.needs(count) for count in COUNTS}
     for gpu in gpus.values():
-        if work.needs_bf16 and gpu.card.capability < BF16_SINCE:
+        if work.needs_bf16 and not gpu.has_bf16:
             continue
         for count in COUNTS:
             needed = needs[count] - gpu.card.context

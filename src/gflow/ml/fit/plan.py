@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     confidence: str
     doubts: list[str] = []
+    advice: list[str] = []
     chosen: Way
     alternatives: list[Way]
 
@@ -153,6 +154,7 @@ def plan(runs: dict[bool, Run], request: PlanRequest) -> Plan:
         sequence=request.sequence,
         confidence="medium" if is_rule else run.confidence,
         doubts=doubts,
+        advice=_advice(request),
         chosen=ways[0],
         alternatives=ways[1:],
     )
@@ -217,6 +219,13 @@ def _time(way: Way, runs: dict[bool, Run], request: PlanRequest) -> float:
     is_slow = way.sharding == "fsdp" and not request.gpu.nvlink
     time *= COST["fsdp without NVLink" if is_slow else way.sharding]
     return time * (COST["8-bit"] if way.eight_bit else 1)
+
+
+def _advice(request: PlanRequest) -> list[str]:
+    """Name the faster precision, if the GPU has it. The default is that of PyTorch, fp32."""
+    if request.precision != "fp32" or not request.gpu.has_bf16:
+        return []
+    return ["bf16 is faster on this GPU: --precision bf16"]
 
 
 def _doubts(way: Way, run: Run) -> list[str]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from gflow.options.job_options import COMMON, JSON, Option
 
 MODEL = (
-    Option("hf", "text", "the config.json of a Hugging Face model, or its folder", metavar="FILE"),
+    Option(
+        "hf",
+        "text",
+        "the config.json of a Hugging Face model, its folder, or its name in the local cache (org/model)",
+        metavar="FILE",
+    ),
     Option("tv", "text", "a torchvision model: resnet50", metavar="NAME"),
     Option("py", "text", "a function that returns model and batch (and step)", metavar="MODULE:NAME"),
     Option(
