@@ -38,6 +38,16 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("gflow launch [options] SCRIPT [ARGS…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
+    from gflow.ml.launch.supervisor import UNFINISHED
+    from gflow.ml.train.metering import FILE
+
+    code = _launch(values, command, words)
+    # A run that is measured (`gflow scale`) is stopped once it has been, and has not failed.
+    return 0 if code == UNFINISHED and FILE in os.environ else code
+
+
+def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int:
+    """Start one process for each GPU, here or on all nodes, and return their exit code."""
     from gflow.ml.launch import slurm
     from gflow.ml.launch.plan import Plan
     from gflow.ml.launch.ports import free_port
