@@ -33,6 +33,17 @@ def test_state_and_reason_of_an_ended_job(how, stands):
     assert (job.exit_code, job.signal, job.finished_at) == (how["code"], how.get("signal"), NOON)
 
 
+@pytest.mark.parametrize("how", [{"code": 130}, {"code": None, "signal": 2}], ids=str)
+def test_ctrl_c_in_a_terminal_is_not_a_failure(how):
+    machine = Machine()
+    machine.submit(pty=True, max_retries=1)
+    machine.ends(1, **how)
+    assert machine.stands(1) == "Cancelled (ExitCode:130)"
+    machine.submit()
+    machine.ends(2, **how)
+    assert machine.stands(2).startswith("Failed (")
+
+
 def test_attempts_sum_cpu_time_and_keep_memory_peak():
     machine = Machine()
     machine.submit(max_retries=2)

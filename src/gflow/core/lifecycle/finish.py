@@ -45,6 +45,10 @@ INFRASTRUCTURE_FAILURES = frozenset(
 KEPT_REASONS = frozenset({ReasonKind.IDLE_GPUS, ReasonKind.RESERVED, ReasonKind.CANCELLED_BY_USER})
 # Upper bound of the doubled retry delay. A longer --retry-delay is used as it is.
 LONGEST_PAUSE_S = 3600
+# How a shell reports Ctrl-C. In a terminal it is the user's wish, not a failure of the job.
+SIGINT = 2
+INTERRUPTED_CODE = 128 + SIGINT
+INTERRUPTED = Reason(ReasonKind.EXIT_CODE, str(INTERRUPTED_CODE))
 # Final states decided by another target, by the problem that it reports.
 REMOTE_ENDS = {ReasonKind.TIME_LIMIT: TIMEOUT, ReasonKind.CANCELLED_THERE: CANCELLED}
 
@@ -175,6 +179,8 @@ def _end_of_attempt(job: Job, event: Exited) -> tuple[JobState, Reason]:
     problem, code = event.problem, event.code
     if problem:
         return REMOTE_ENDS.get(problem.kind, FAILED), problem
+    if job.spec.pty and (event.signal == SIGINT or code == INTERRUPTED_CODE):
+        return CANCELLED, INTERRUPTED
     if event.signal:
         return FAILED, Reason(ReasonKind.SIGNAL, str(event.signal))
     if code is None:  # the exit was not observed, so it does not count as a success
