@@ -95,6 +95,15 @@ def test_an_assistant_submits_looks_and_ends(box: Box) -> None:
         await called(session, "cancel_job", job=number)
         assert box.job(number)["state"] == "Cancelled"
         assert "there is no job 99" in await refused(session, "get_job", job="99")
+        assert (await called(session, "get_job", job_id=int(number))) == await called(
+            session, "get_job", job=number
+        )
+        for words, answer in (
+            ({"jbo": "1"}, "get_job has no parameter 'jbo' (did you mean job?)"),
+            ({}, "get_job needs the parameter job"),
+            ({"job": ["1"]}, "get_job: job: Input should be a valid string"),
+        ):
+            assert await refused(session, "get_job", **words) == answer
         assert "did you mean" in await refused(session, "submit_jobs", command="true", options={"gpuz": 1})
         assert "255" in await refused(session, "preview_update_job", job=number, options={"priority": 999})
         for name in ("get_info", "get_stats", "list_reservations"):
