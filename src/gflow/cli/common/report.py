@@ -53,9 +53,10 @@ def is_answerable(words: list[str]) -> bool:
 
 def start() -> int | None:
     """Ask whether to start a daemon. Return the exit code of `gflowd up`, or None if the answer is no."""
-    sys.stderr.write("gbatch: the gflow daemon is not running. Start it now? [y/N] ")
+    sys.stderr.write("gbatch: the gflow daemon is not running. Start it now? [Y/n] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = sys.stdin.readline()
+    if not answer or answer.strip().lower() not in ("", "y", "yes"):  # no line at all: Ctrl-D
         return None
     from gflow.cli.gflowd import run as gflowd
 

@@ -183,7 +183,8 @@ _gflow() {
         case $line in
             :files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
             :commands) mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -c -f -- "$current") ;;
-            *) printf -v word %q "${line%%$'\t'*}"; COMPREPLY+=("${word//\\,/,}") ;;
+            *) printf -v word %q "${line%%$'\t'*}"; COMPREPLY+=("${word//\\,/,}")
+               compopt -o nosort 2>/dev/null ;;
         esac
     done < <(gflow __complete "$COMP_CWORD" "${COMP_WORDS[@]}" 2>/dev/null)
 }
