@@ -325,6 +325,20 @@ def test_an_empty_queue_says_where_ended_jobs_are(box: Box) -> None:
     assert box.ok("gqueue").startswith("JOBID") and "no active" not in box.ok("gqueue")
 
 
+def test_a_terminal_shows_the_last_20_of_all_ended_jobs(box: Box) -> None:
+    box.up()
+    box.ok("gbatch", "--hold", "--param", "n=1:25", "echo {n}")
+    box.ok("gcancel", "g1")
+    note = "(the last 20 of 25; -n 0 shows all)"
+    for words in (("-s", "CANCELLED"), ("-c",), ("-c", "--me")):
+        *rows, last = Terminal(box, "gqueue", *words, NO_COLOR="1").all().split("\r\n")[1:-1]
+        assert (len(rows), rows[0][:2], rows[-1][:2], last) == (20, "6 ", "25", note), words
+    for words in (("-c", "-n", "0"), ("-c", "--since", "today"), ("-a",), ("-c", "-r", "-id")):
+        text = Terminal(box, "gqueue", *words, NO_COLOR="1").all()
+        assert "the last" not in text and "\r\n1 " in text, words
+    assert len(box.ok("gqueue", "-c").splitlines()) == 26
+
+
 def test_reasons_wrap_on_a_narrow_terminal(box: Box) -> None:
     box.up("--simulate-gpus", "4x80G")
     box.submit("--gpus", "2", "--hold", "true")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import datetime
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -50,6 +51,8 @@ from gflow.wire.queries import JobsQuery
 log = logging.getLogger("gflow.api")
 # Answers above this size (characters) are streamed.
 LARGE = 1 << 18
+# Jobs that a terminal shows of all those that have ended, unless --limit says otherwise.
+LATEST = 20
 
 
 async def list_jobs(request: Request) -> Response:
@@ -61,6 +64,9 @@ async def list_jobs(request: Request) -> Response:
     context, uid = context_of(request), request.scope["state"]["uid"]
     listing, now = _listing_request(request, query), timers.now()
     width = parse_number("width", query.width or "0", 0)
+    is_short = bool(width) and form == "table" and _shows_all_ended(query, listing.wanted)
+    if is_short:
+        listing = msgspec.structs.replace(listing, limit=-LATEST)
     columns = columns_of(query.format, _usual_columns(context, listing.wanted, is_terminal=bool(width)))
     style = ListingStyle(
         columns=columns,
@@ -82,7 +88,15 @@ async def list_jobs(request: Request) -> Response:
         pieces = FORMS[form](shown, style)
         if width and form in ("table", "tree", "group") and listing.wanted == Filter():
             pieces = await _with_totals(request, pieces, is_empty=not found.total and not listing.is_past)
+        if is_short and found.total > LATEST:
+            pieces = _concat(pieces, _only(f"(the last {LATEST} of {found.total}; -n 0 shows all)\n"))
         return await _respond(pieces, media, turn)
+
+
+def _shows_all_ended(query: JobsQuery, wanted: Filter) -> bool:
+    """Whether the listing is of all jobs that have ended: there may be thousands."""
+    is_narrowed = bool(wanted.spans or wanted.names or wanted.since or query.limit or query.offset)
+    return bool(wanted.states) and wanted.states <= FINAL and not is_narrowed and not query.sort
 
 
 def _usual_columns(context: Context, wanted: Filter, *, is_terminal: bool) -> tuple[str, ...]:
