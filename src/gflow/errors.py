@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Unprintable characters that are allowed in pages.
 LAYOUT = {ord("\n"): None, ord("\t"): None}
+# Terminals with fewer columns do not know their size, or are too narrow to fold lines for.
+NARROWEST = 20
 
 
 class Hint:
@@ -161,6 +163,20 @@ def clean_page(text: str) -> str:
     if text.translate(LAYOUT).isprintable():
         return text
     return "".join(c if c in "\n\t" else clean(c) for c in text)
+
+
+def fold(text: str, columns: int) -> str:
+    """`text` for a terminal: long lines continue after a comma or sentence, so that commands stay whole."""
+    return "".join(_fold_line(line, columns) for line in text.splitlines(keepends=True))
+
+
+def _fold_line(line: str, columns: int) -> str:
+    if columns < NARROWEST or len(line.rstrip("\n")) <= columns:
+        return line
+    for at in range(columns, 0, -1):
+        if line[at] == " " and (line[at - 1] in ",;." or line[at + 1] == "("):
+            return line[:at] + "\n" + _fold_line(line[at + 1 :], columns)
+    return line
 
 
 def clean_json(content: bytes) -> bytes:

@@ -325,6 +325,20 @@ def test_an_empty_queue_says_where_ended_jobs_are(box: Box) -> None:
     assert box.ok("gqueue").startswith("JOBID") and "no active" not in box.ok("gqueue")
 
 
+def test_pages_and_errors_fit_80_columns(daemon: Box) -> None:
+    daemon.submit("--gpus", "3", "--name", "a-name-of-a-job-" * 3, "sleep", "60")
+    daemon.submit("--gpus", "4", "sleep", "60")
+    lines = (
+        "gqueue -f NOPE", "gjob nope 3", "gjob close-sessions", "gflowd nope", "gctl nope", "gctl quota set",
+        "gctl quota nope", "gbatch --notify-on nope true", "gbatch --notify-email a@b.c true",
+        "gbatch true --gpus 1", "gjob usage 1", "gflow gpus", "gflow fit --params 7B --gpu A100-80GB",
+        "gjob why 2", "ginfo", "ginfo -l", "gctl show-gpus", "gqueue",
+    )  # fmt: skip
+    for line in lines:
+        text = Terminal(daemon, *line.split(), NO_COLOR="1", XDG_CONFIG_HOME="/etc").all()
+        assert text.strip() and max(map(len, text.split("\r\n"))) <= 80, text
+
+
 def test_a_terminal_shows_the_last_20_of_all_ended_jobs(box: Box) -> None:
     box.up()
     box.ok("gbatch", "--hold", "--param", "n=1:25", "echo {n}")

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from gflow.client import hot_path, http
@@ -56,6 +58,7 @@ def test_query_values_are_quoted(text, quoted):
 def note_of(monkeypatch, words, *, is_terminal=True):
     shown = []
     monkeypatch.setattr(hot_path.posix, "isatty", lambda fd: is_terminal)
+    monkeypatch.setattr(hot_path.posix, "get_terminal_size", lambda fd: os.terminal_size((200, 40)))
     monkeypatch.setattr(hot_path, "write", lambda fd, data: shown.append((fd, data.decode())))
     hot_path.note_options_of_command(*parse(words.split(), GBATCH, until_word=True))
     return shown

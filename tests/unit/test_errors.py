@@ -1,7 +1,7 @@
 import pytest
 
 from gflow import errors
-from gflow.errors import GflowError, NotFound, Unreachable, UsageError
+from gflow.errors import GflowError, NotFound, Unreachable, UsageError, fold
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 
@@ -42,3 +42,13 @@ def test_every_code_belongs_to_one_error():
 
 def test_exit_codes_of_the_contract():
     assert (NotFound.exit_code, UsageError.exit_code, Unreachable.exit_code) == (1, 2, 3)
+
+
+def test_long_lines_of_a_terminal_continue_after_a_comma():
+    text = "commands: " + ", ".join(["show", "release"] * 6) + "\n"
+    folded = fold(text, 40)
+    assert max(map(len, folded.splitlines())) <= 40
+    assert folded.replace("\n", " ").strip() == text.strip()
+    command = "quote the whole line: gbatch 'python train.py --lr 0.1 | tee log'\n"
+    assert fold(command, 40) == command
+    assert fold(text, 0) == fold(text, 200) == text

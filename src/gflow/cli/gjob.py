@@ -220,7 +220,11 @@ def _exec(values: Values, words: list[str]) -> int:
 
 
 def _why(values: Values, jobs: list[str]) -> int:
-    return http.show(http.job_path(_one(jobs), "/why"), as_json="json" in values)
+    path = http.job_path(_one(jobs), "/why")
+    if "json" in values:
+        return http.show(path, as_json=True)
+    hot_path.write_folded(1, http.ask("GET", path, b"", "text/plain", {}))
+    return 0
 
 
 def _history(values: Values, jobs: list[str]) -> int:
@@ -275,7 +279,7 @@ def _close_sessions(values: Values, jobs: list[str]) -> int:
     if "json" in values:
         print('{"closed": 0}')
         return 0
-    print("Nothing to close: jobs of gflow run without terminal sessions. `gjob log -f JOB` follows a job.")
+    print("Nothing to close: jobs run without terminal sessions (gjob log -f JOB follows).")
     return 0
 
 

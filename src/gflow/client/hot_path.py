@@ -64,7 +64,7 @@ def note_options_of_command(values: dict[str, Any], command: list[str]) -> None:
                 given = word if word[6:] else " ".join(command[at : at + 2])
                 program = command[0].rpartition("/")[2]
                 text = f"{given} goes to {program}; the job asks for no GPU. Put options before the command."
-                write(2, f"gbatch: {text}\n".encode(errors="replace"))
+                write_folded(2, f"gbatch: {text}\n".encode(errors="replace"))
             return
 
 
@@ -307,7 +307,7 @@ def show(status: int, headers: bytes, body: bytes) -> int:
         print_note(headers)
         write(1, body)
         return 0
-    write(2, b"gbatch: " + body)
+    write_folded(2, b"gbatch: " + body)
     return exit_code(headers)
 
 
@@ -315,7 +315,17 @@ def print_note(headers: bytes, program: str = "gbatch") -> None:
     """Print the daemon's note, if any, on standard error: standard output may be read by a program."""
     at = headers.find(b"\r\nx-gflow-note: ")
     if at >= 0:
-        write(2, program.encode() + b": " + headers[at + 16 :].partition(b"\r\n")[0] + b"\n")
+        write_folded(2, program.encode() + b": " + headers[at + 16 :].partition(b"\r\n")[0] + b"\n")
+
+
+def write_folded(fd: int, data: bytes) -> None:
+    """Write sentences; on a terminal, long lines continue on further lines."""
+    if posix.isatty(fd):
+        from gflow.errors import fold
+
+        text = fold(data.decode(errors="surrogateescape"), posix.get_terminal_size(fd).columns)
+        data = text.encode(errors="surrogateescape")
+    write(fd, data)
 
 
 def terminal() -> dict[str, str]:

@@ -67,10 +67,10 @@ def read_events(value: Any, option: Option) -> tuple[str, ...]:
     events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
     for event in events:
         if event not in EVENTS:
-            refuse(
-                f"--{option.name}: unknown event {quote(event)}",
-                "events: " + ", ".join(EVENTS),
-            )
+            from gflow.errors import did_you_mean
+
+            close = did_you_mean(event, EVENTS, "events: " + ", ".join(EVENTS))
+            refuse(f"--{option.name}: unknown event {quote(event)}", close)
     return tuple(dict.fromkeys(events))
 
 

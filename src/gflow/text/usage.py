@@ -27,7 +27,7 @@ COLUMNS = (
 def usage_page(data: UsageAnswer) -> str:
     """The page of `gjob usage`: a row per GPU, then utilisation and memory over time."""
     if not data.totals:
-        return f"Job {data.job} has no GPU history: it had no GPU, or a simulated one, or it ended at once.\n"
+        return f"Job {data.job} has no GPU history: no GPU, a simulated one, or it ended at once.\n"
     rows = [
         [
             str(one.gpu), f"{one.span_s} s", _number(one.busy, "%"), _number(one.busy_most, "%"),

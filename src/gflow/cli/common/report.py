@@ -40,8 +40,9 @@ def report(program: str, error: Exception, words: list[str]) -> int:
             from gflow.wire.shell_words import spell_hint
 
             hint = spell_hint(error)
-        sys.stderr.write(f"{program}: {error.message}\n" + (f"{hint}\n" if hint else ""))
         sys.stderr.flush()
+        text = f"{program}: {error.message}\n" + (f"{hint}\n" if hint else "")
+        hot_path.write_folded(2, text.encode(errors="backslashreplace"))
     return error.exit_code
 
 

@@ -56,7 +56,7 @@ def show(words: list[str]) -> int:
     ]
     header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
     sys.stdout.write(table(header, rows) + UNSURE + "\n")
-    print(f"(sources and dates: gflow gpus --json; your own entries: {own_file()})")
+    print(f"(sources and dates: gflow gpus --json)\n(your own entries: {own_file()})")
     return 0
 
 
