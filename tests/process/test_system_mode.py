@@ -211,6 +211,17 @@ def test_gjob_why_hides_paths_of_others(machine: System) -> None:
     assert "secret-project" in str(machine.ask(machine.ann, "GET", f"/jobs/{job}/why")[1])
 
 
+def _on_terminal(box: Box, program: str) -> str:
+    """What a program prints on a terminal."""
+    ours, theirs = pty.openpty()
+    words = [*box.prefix, str(BIN / program)]
+    subprocess.run(words, env=box.env, cwd=box.work, stdout=theirs, stderr=theirs, timeout=60)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    return shown
+
+
 def test_user_daemon_beside_system_daemon_needs_a_flag(machine: System) -> None:
     done = machine.ann.run("gflowd", "up")
     assert done.returncode == 1
@@ -222,6 +233,14 @@ def test_user_daemon_beside_system_daemon_needs_a_flag(machine: System) -> None:
         assert int(job) == 1
         assert machine.bob.run("gqueue", env={"GFLOW_SOCKET": socket}).returncode == 1
         assert "1 (1 free)" in machine.ann.ok("gflowd", "status", "--private")
+        own = {"GFLOW_SOCKET": socket}
+        running = machine.ann.submit("sleep", "60", env=own)
+        note = "(your private daemon has 1 running and 0 waiting jobs: gflowd status --private)"
+        wait_until(lambda: note in machine.ann.ok("gflowd", "status"))
+        assert note not in machine.ann.ok("gflowd", "status", "--private")
+        assert note in _on_terminal(machine.ann, "gqueue") and note not in machine.ann.ok("gqueue")
+        machine.ann.ok("gcancel", "--now", str(running), env=own)
+        wait_until(lambda: note not in machine.ann.ok("gflowd", "status"))
         assert "2 (2 free)" in machine.ann.ok("gflowd", "status")
     finally:
         assert machine.ann.run("gflowd", "down", "--private").returncode == 0

@@ -141,7 +141,12 @@ def status(values: dict[str, Any]) -> int:
     from gflow.errors import Unreachable
 
     try:
-        return http.show("/status", as_json="json" in values)
+        code = http.show("/status", as_json="json" in values)
+        if "json" not in values:
+            from gflow.client.private_daemon import other_jobs
+
+            print(other_jobs(), end="")
+        return code
     except (ConnectionError, Unreachable):
         from gflow.client import hot_path, no_daemon
 

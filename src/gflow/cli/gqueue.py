@@ -47,6 +47,10 @@ def run(words: list[str]) -> int:
         return watch(lambda: _ask(query, output), interval_s, title, is_data=output != "table")
     sys.stdout.flush()
     hot_path.write(1, _ask(query, output))
+    if "width" in query:
+        from gflow.client.private_daemon import other_jobs
+
+        hot_path.write(1, other_jobs().encode())
     return 0
 
 

@@ -276,8 +276,11 @@ def find_socket() -> str:
     if chosen:
         return chosen
     system = paths.system_socket(getenv)
-    if exists(system):
-        return system
+    return system if exists(system) else own_address()
+
+
+def own_address() -> str:
+    """Path of the socket of the user's own daemon."""
     try:
         fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
