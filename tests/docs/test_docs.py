@@ -131,3 +131,9 @@ def test_every_fault_has_a_test_that_exists() -> None:
     assert len(rows) == len(lines) - sum(line.startswith("| fault |") for line in lines)
     for file, name in rows:
         assert re.search(rf"^\s*def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), name
+
+
+def test_the_demo_installs_no_development_tools() -> None:
+    words = ["make", "--dry-run", "--what-if", "pyproject.toml", "demo"]
+    text = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "scripts/setup " in text and "setup-tests" not in text
