@@ -182,7 +182,7 @@ BUSY = [
     ((G, "--dry-run", "--gpus", "5", "true"), 1, "this machine has 4"),
     ((G, "--dry-run", "--depends-on", "99", "true"), 1, "there is no job 99"),
     # jobs that are not, or are not like that
-    (("gcancel",), 2, "which jobs?"),
+    (("gcancel",), 2, "no job is named"),
     (("gcancel", "99"), 1, "there is no job 99"),
     (("gcancel", "1,99"), 1, "there is no job 99"),
     (("gcancel", "1-4000000000"), 1, "there is no job 4000000000"),
@@ -192,7 +192,7 @@ BUSY = [
     (("gcancel", "x"), 2, "not a job id"),
     (("gcancel", "--state", "Sleeping"), 2, "unknown state"),
     (("gjob",), 2, None),
-    (("gjob", "show"), 2, "which job?"),
+    (("gjob", "show"), 2, "no job is named"),
     (("gjob", "show", "99"), 1, "there is no job 99"),
     (("gjob", "frobnicate", "1"), 2, "no command"),
     (("gjob", "shwo", "1"), 2, "did you mean show?"),

@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
         if name in values
     }
     if not jobs and not filters and "all" not in values:
-        refuse("which jobs?", "gcancel 42, gcancel @ for your latest, or gcancel --all")
+        refuse("no job is named", "gcancel 42, gcancel @ for your latest, or gcancel --all")
     if signals := [name for name in filters.get("states", ()) if name.upper().removeprefix("SIG") in SIGNALS]:
         refuse(f"{signals[0]!a} is not a state", "-s is --state here; Slurm's -s is --signal")
     if "all" in jobs:

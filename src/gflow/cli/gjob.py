@@ -92,7 +92,7 @@ def run(words: list[str]) -> int:
         sys.stdout.write(_command_page(full_name, command, options))
         return 0
     if not jobs and command.needs_jobs:
-        refuse("which job?", "give an id, or @ for your latest job")
+        refuse("no job is named", "give an id, or @ for your latest job")
     return command.handler(values, jobs)
 
 

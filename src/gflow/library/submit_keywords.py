@@ -95,7 +95,7 @@ class SubmitKeywords(TypedDict, total=False):
     local:n1_gpu2,n4_gpu1.
     """
     effective_batch: int | str | None
-    """Samples per training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)."""
+    """Samples per optimizer step over all GPUs, in any shape of the job (GFLOW_EFFECTIVE_BATCH)."""
     slurm: str | Sequence[str] | None
     """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
     name: str | None

@@ -311,7 +311,7 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             field="race", metavar="SHAPES", many=True, only_on="cluster",
             shown="Race: {}", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("effective-batch", "count",
-            "samples per training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)",
+            "samples per optimizer step over all GPUs, in any shape of the job (GFLOW_EFFECTIVE_BATCH)",
             field="effective_batch", metavar="B", low=1, high=1 << 40,
             shown="Effective batch: {}", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("slurm", "sbatch",

@@ -70,8 +70,8 @@ def _cell(line: QuotaLine, limit: str, used: str) -> str:
 
 
 def quota_line(now: QuotaAnswer, *, removed: bool) -> str:
-    whose = f"{now.scope} {now.name}" if now.name else f"Every {now.scope} without a quota of its own"
-    whose = whose[0].upper() + whose[1:]
+    others = f"Each {now.scope} without {'their' if now.scope == 'user' else 'its'} own quota"
+    whose = f"{now.scope.capitalize()} {now.name}" if now.name else others
     if removed:
         return f"{whose} no longer has a quota.\n"
     words = {

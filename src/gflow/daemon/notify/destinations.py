@@ -57,8 +57,8 @@ class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def description(self) -> str:
-        parts = urlsplit(self.url)  # the path of many webhooks is a secret
-        return f"webhook {parts.scheme}://{parts.hostname}/… ({self.place[:6]})"
+        parts = urlsplit(self.url)  # the path of many webhooks is a secret: the id tells two of them apart
+        return f"webhook {parts.scheme}://{parts.hostname}/… (id {self.place[:6]})"
 
 
 class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):

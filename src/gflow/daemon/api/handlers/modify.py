@@ -105,7 +105,9 @@ async def _select_jobs(context: Context, request: Request, wanted: CancelRequest
     Works in slices, because pattern matching is slow; jobs may end meanwhile.
     """
     if not wanted.jobs and not wanted.is_filtered:
-        raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
+        raise UsageError(
+            "no job is named", hint="name jobs, or select them by all, names, states, projects or users"
+        )
     named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
