@@ -337,6 +337,8 @@ def test_pages_and_errors_fit_80_columns(daemon: Box) -> None:
     for line in lines:
         text = Terminal(daemon, *line.split(), NO_COLOR="1", XDG_CONFIG_HOME="/etc").all()
         assert text.strip() and max(map(len, text.split("\r\n"))) <= 80, text
+    gpus = Terminal(daemon, "ginfo", NO_COLOR="1").all()
+    assert [line[:1] for line in gpus.split("\r\n")][:6] == ["G", "0", "1", "2", "3", "("], "a line for each"
 
 
 def test_a_terminal_shows_the_last_20_of_all_ended_jobs(box: Box) -> None:

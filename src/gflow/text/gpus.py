@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from msgspec import UnsetType
 
 from gflow.core.model import Block, Gpu, Job
-from gflow.text.table import Sheet, clock, moment
+from gflow.text.table import Sheet, clock, cut, moment
 from gflow.wire.answers.gpus import GpuView, InfoAnswer, Reserved
 
 # STATE column of a GPU that gets no new jobs, by the kind of its block.
@@ -16,6 +16,9 @@ WORDS = {
     "Unmanaged": "allocated", "CannotTell": "unknown", "Unhealthy": "drained", "Lost": "down",
     "Restricted": "restricted",
 }  # fmt: skip
+# Columns of the line of a GPU besides the name of its job, about; and the least that is left of a name.
+OTHER_COLUMNS = 64
+SHORTEST_NAME = 16
 NONE = "No GPUs: jobs without --gpus run here as usual.\n"
 
 
@@ -57,12 +60,12 @@ def gpu_lines(info: InfoAnswer, gpus: Sequence[Gpu], columns: int, now: datetime
         return NONE + drained_note(info.reason)
     sheet = Sheet(("GPU", "MODEL", "MEMORY", "USE", "USER", "SINCE", "UNTIL", "JOB"))
     for view in info.gpus:
-        sheet.add(_gpu_row(view, now))
+        sheet.add(_gpu_row(view, now, max(SHORTEST_NAME, columns - OTHER_COLUMNS)))
     lines = "".join(sheet.lines(columns, [[4], [1]], wraps=True))
     return lines + drained_note(info.reason) + simulated_note(gpus)
 
 
-def _gpu_row(view: GpuView, now: datetime) -> list[str]:
+def _gpu_row(view: GpuView, now: datetime, name_columns: int) -> list[str]:
     used = "" if view.used_mib is None else f"{_gib(view.used_mib)}/"
     started = [job.started_at for job in view.holders if job.started_at]
     since = min(started, default=None)
@@ -77,13 +80,16 @@ def _gpu_row(view: GpuView, now: datetime) -> list[str]:
         ",".join(users) or "-",
         _short_time(since, now) if since else "-",
         _short_time(view.free_at, now) if view.free_at else "-",
-        "; ".join(_notes(view, now)),
+        "; ".join(_notes(view, now, name_columns)),
     ]
 
 
-def _notes(view: GpuView, now: datetime) -> list[str]:
+def _notes(view: GpuView, now: datetime, name_columns: int) -> list[str]:
     """The jobs of a GPU, else that it is idle; why it gets no jobs; for whom it is reserved."""
-    jobs = ["another job" if job.id is None else f"{job.id} ({job.name})" for job in view.holders]
+    jobs = [
+        "another job" if job.id is None else f"{job.id} ({cut(job.name, name_columns)})"
+        for job in view.holders
+    ]
     is_reserved = any(_has_begun(one, now) for one in view.reserved)
     is_idle = not (jobs or view.reason or is_reserved)
     reserved = ", ".join(_reservation(one, now) for one in view.reserved)
