@@ -36,7 +36,16 @@ def test_a_sweep_of_many_is_held_updated_released_and_cancelled(daemon: Box) -> 
     assert daemon.ok("gcancel", "--all").count("cancelled.\n") == MANY
     assert daemon.ok("gqueue", "-n", "5", "-f", "JOBID") == "JOBID\n"
     events = [line["event"] for line in daemon.api("GET", f"/jobs/{MANY}/history")[1]["events"]]
-    assert events == ["submitted", "updated", "updated", "released", "held", "cancel", "cancelled"]
+    assert events == [
+        "submitted",
+        "updated",
+        "updated",
+        "released",
+        "held",
+        "cancel",
+        "cancelled",
+        "group ended",
+    ]
 
 
 def test_bulk_change_is_few_audit_entries_in_each_history(daemon: Box) -> None:

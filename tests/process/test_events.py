@@ -106,11 +106,12 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
 
 
 # Told when a shim is killed (test_a_lost_job), when a limit comes near, of real GPUs (test_gpus.py), of jobs
-# that say how far they are (test_progress.py), and when a GPU reservation begins
-# (test_quotas_and_reservations.py).
+# that say how far they are (test_progress.py) or what their loss is (test_early_stop.py), and when a GPU
+# reservation begins (test_quotas_and_reservations.py).
 NEEDS_MORE = {
     "notification_failed", "zombie_job_detected", "job_gpu_memory", "job_warned", "job_gpu_idle",
     "job_gpu_used", "job_idle_limit", "gpu_health_changed", "job_progress", "job_reserved",
+    "job_early_stop",
 }  # fmt: skip
 
 

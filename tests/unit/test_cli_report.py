@@ -19,6 +19,10 @@ from gflow.errors import UsageError
             {"step": 40, "steps": 100, "loss": 0.31, "metrics": {}, "only": ["step", "steps", "loss"]},
         ),
         (["eval/f1=1e-3"], {"metrics": {"eval/f1": 0.001}, "only": []}),
+        (
+            ["loss=nan", "f1=inf", "step=3"],
+            {"step": 3, "metrics": {}, "only": ["step"], "nan": ["loss", "f1"]},
+        ),
     ],
 )
 def test_what_is_sent(tmp_path, monkeypatch, words, said):
@@ -31,7 +35,7 @@ def test_what_is_sent(tmp_path, monkeypatch, words, said):
 
 
 @pytest.mark.parametrize(
-    "word", ["loss", "loss=", "loss=nan", "loss=low", "step=1.5", "step=-1", "a b=1", "=1"]
+    "word", ["loss", "loss=", "loss=low", "step=1.5", "step=nan", "step=-1", "a b=1", "=1"]
 )
 def test_bad_values_are_refused(monkeypatch, word):
     with pytest.raises(UsageError) as caught:

@@ -30,6 +30,7 @@ TEXTS = {
     "Preempted: the machine is reclaimed": Reason(ReasonKind.PREEMPTED, "the machine is reclaimed"),
     "Reservation: GPU 0 reserved for bob": Reason(ReasonKind.RESERVED, "GPU 0 reserved for bob"),
     "IdleGPU: GPU 1 not used for 3 h": Reason(ReasonKind.IDLE_GPUS, "GPU 1 not used for 3 h"),
+    "StoppedEarly: loss 3.1 > 2 at step 500": Reason(ReasonKind.STOPPED_EARLY, "loss 3.1 > 2 at step 500"),
     "GpuMemory: used 9 GiB of 8 GiB": Reason(ReasonKind.GPU_MEMORY, "used 9 GiB of 8 GiB"),
     "TimeLimit": Reason(ReasonKind.TIME_LIMIT),
     "CancelledByUser": Reason(ReasonKind.CANCELLED_BY_USER),

@@ -47,6 +47,7 @@ def test_a_whole_array_from_the_first_task_to_the_last():
         "note 1_1 finished",
         "save 1 Finished",
         "note 1 finished",
+        "note 1 group ended: array 1: 3 finished in 0 s",
         "forget 1_1 #1",
     ]
     assert machine[1].progress == progress("", ok=3)

@@ -85,6 +85,7 @@ WRITTEN = {
     "path": "out/%j.log",
     "flag": True,
     "retry": "oom,exit:75,signal:KILL",
+    "rules": "loss>2 at step 5, acc is NaN",
     "emails": "ann@example.org",
     "events": "failed,job_started",
     "params": "lr=0.1,0.2",

@@ -134,6 +134,12 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path, ear, loss):
     assert "loss" not in heard(ear)[0]
 
 
+def test_names_of_values_that_are_not_finite_are_reported(tmp_path, ear):
+    Reporter(told(tmp_path)).note(1, loss=float("nan"), f1=float("inf"), accuracy=0.5)
+    said = heard(ear)[0]
+    assert (said["nan"], said["metrics"]) == (["loss", "f1"], {"accuracy": 0.5})
+
+
 def test_any_metric_is_reported_and_keeps_its_value(tmp_path, ear):
     reporter = Reporter(told(tmp_path), every_s=60)
     reporter.note(1, loss=0.5)

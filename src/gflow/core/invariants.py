@@ -181,6 +181,12 @@ def _check_counts(state: State) -> None:
     assert state.accounting.group_running == Counter(job.spec.group for job in running + away), (
         "group counts are off"
     )
+    sweeps = Counter(job.spec.group for job in state.jobs.values() if job.spec.group > 0)
+    assert state.groups.active == sweeps, "counts of active jobs of groups are off"
+    known = {*sweeps, *(-job.number for job in state.jobs.values() if job.is_array)}
+    assert state.groups.tallies.keys() <= known, "a group that is over has a tally"
+    assert state.groups.judged.keys() <= known | {0}, "a group that is over has judged rules"
+    assert state.groups.judged.get(0, {}).keys() <= state.jobs.keys(), "a job that is over has judged rules"
 
 
 def _check_dependencies(state: State) -> None:

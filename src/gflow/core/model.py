@@ -109,6 +109,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     retry_on: tuple[str, ...] = ()
     retry_delay_s: int = 10
     requeue: bool = False
+    # Rules of early stopping (`gflow.stop_rules`), in their canonical text.
+    stop_when: tuple[str, ...] = ()
     # Arguments that further attempts add to the command; `{latest}` is the newest checkpoint.
     resume_args: str = ""
     project: str = ""
@@ -238,6 +240,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     left_s: float | None = None
     # Further values by name (`metric_names`), all finite.
     metrics: dict[str, float] = {}
+    # Names of `loss` and metrics whose latest value is not finite.
+    nan: tuple[str, ...] = ()
 
     def metric(self, name: str) -> float | None:
         """The value of a metric, or of `loss`; None: not reported."""

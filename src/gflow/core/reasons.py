@@ -28,6 +28,7 @@ class ReasonKind(enum.Enum):
     RESERVED = "Reservation"
     IDLE_GPUS = "IdleGPU"
     GPU_MEMORY = "GpuMemory"
+    STOPPED_EARLY = "StoppedEarly"
     # It has ended.
     TIME_LIMIT = "TimeLimit"
     CANCELLED_BY_USER = "CancelledByUser"
@@ -64,6 +65,7 @@ _SEPARATORS = dict.fromkeys(
         ReasonKind.IDLE_GPUS,
         ReasonKind.GPU_MEMORY,
         ReasonKind.CANCELLED_BY_USER,
+        ReasonKind.STOPPED_EARLY,
         ReasonKind.OUT_OF_MEMORY,
         ReasonKind.START_FAILED,
         ReasonKind.DEFERRED,

@@ -136,6 +136,10 @@ class SubmitKeywords(TypedDict, total=False):
     """
     max_concurrent: int | str | None
     """Run at most N of these jobs (or tasks) at once."""
+    stop_when: str | Sequence[str] | None
+    """Stop the job early by a metric that it reports: 'loss > 2 at step 500', 'loss is nan', 'loss
+    above median at step 500' (of the group); may be repeated.
+    """
     max_retries: int | str | None
     """Retry a failed job up to N times."""
     retry_on: str | Sequence[str] | None

@@ -375,6 +375,11 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
         JobOption("max-concurrent", "count", "run at most N of these jobs (or tasks) at once",
             field="max_concurrent", metavar="N", low=1, high=1_000_000,
             shown="Max concurrent: {}", seen_by="all", changes="running", changed_by="operators"),
+        JobOption("stop-when", "rules",
+            "stop the job early by a metric that it reports: 'loss > 2 at step 500', 'loss is nan', "
+            "'loss above median at step 500' (of the group); may be repeated",
+            field="stop_when", metavar="RULE", many=True, only_on="here",
+            shown="Stop when: {}", seen_by="owner", changes="running", changed_by="owner"),
     ),
     "retries, requeueing, time limit": (
         JobOption("max-retries", "count", "retry a failed job up to N times",

@@ -11,6 +11,7 @@ from typing import Any
 from gflow.job_states import LISTED
 from gflow.options.job_options import SIGNALS, Option, is_digits, quote, refuse
 from gflow.options.node_shape import is_name, parse_shape
+from gflow.stop_rules import FORMS, MOST_RULES, parse_rule
 
 # Conditions of --retry-on. Those in CODED take a number.
 RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")
@@ -46,6 +47,19 @@ def read_retry(value: Any, option: Option) -> tuple[str, ...]:
             )
         kinds.append(f"{kind}:{number}" if colon else kind)
     return tuple(dict.fromkeys(kinds))
+
+
+def read_rules(value: Any, option: Option) -> tuple[str, ...]:
+    """Rules of early stopping, in canonical form."""
+    rules = []
+    for part in _parts(value, option):
+        try:
+            rules.append(str(parse_rule(part)))
+        except ValueError as error:
+            refuse(f"--{option.name}: {error}", f"rules: {FORMS}")
+    if len(rules) > MOST_RULES:
+        refuse(f"--{option.name} takes at most {MOST_RULES} rules, not {len(rules)}")
+    return tuple(dict.fromkeys(rules))
 
 
 def read_emails(value: Any, option: Option) -> tuple[str, ...]:
@@ -130,6 +144,7 @@ def _parts(value: Any, option: Option) -> list[str]:
 
 READERS: dict[str, Callable[[Any, Option], Any]] = {
     "retry": read_retry,
+    "rules": read_rules,
     "emails": read_emails,
     "events": read_events,
     "shapes": read_shapes,

@@ -361,6 +361,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "name": read_name,
     "depends": read_depends,
     "retry": read_list,
+    "rules": read_list,
     "emails": read_list,
     "events": read_list,
     "shapes": read_list,

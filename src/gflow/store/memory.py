@@ -42,6 +42,8 @@ class MemoryStore:
                 del self._jobs[key]
         keep_unfinished(self._bulk, changes)
         self._submissions.update({(s.uid, s.token): s.keys for s in changes.submissions})
+        for name in [name for name in self._meta if name.startswith(tuple(changes.dropped))]:
+            del self._meta[name]
         self._meta.update(changes.meta)
         self._audit += changes.audit
 

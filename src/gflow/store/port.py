@@ -37,6 +37,8 @@ class Changes(msgspec.Struct):
     submissions: list[Submission] = msgspec.field(default_factory=list)
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
     meta: dict[str, str | int] = msgspec.field(default_factory=dict)
+    # Prefixes of names in the table meta that are deleted before `meta` is written.
+    dropped: list[str] = msgspec.field(default_factory=list)
     audit: list[AuditEntry] = msgspec.field(default_factory=list)
     # Earlier attempts, which the job records no longer contain.
     attempts: list[Ran] = msgspec.field(default_factory=list)
@@ -54,6 +56,7 @@ class Changes(msgspec.Struct):
             or self.submissions
             or self.blobs
             or self.meta
+            or self.dropped
             or self.audit
             or self.staged
             or self.discarded

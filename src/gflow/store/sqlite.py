@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
-from gflow.core.model import ACTIVE, FINAL, AuditEntry, Job, JobState
+from gflow.core.model import ACTIVE, AuditEntry, Job, JobState
 from gflow.core.queries.audit_log import GROUPED, of_job
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.job_tables import RECENT
@@ -43,6 +43,9 @@ from gflow.store.rows import (
 
 # Jobs that are no tasks of arrays.
 WHOLE = f"key & {(1 << TASK_BITS) - 1} = 0"
+
+# Greater than every character of a name in the table meta.
+LAST_CHARACTER = "\U0010ffff"
 
 
 class SqliteStore:
@@ -134,6 +137,9 @@ class SqliteStore:
                 "INSERT INTO submissions (uid, token, first, count, at) VALUES (?, ?, ?, ?, ?)",
                 [(s.uid, s.token, s.keys[0], len(s.keys), s.at) for s in changes.submissions],
             )
+        if changes.dropped:
+            ranges = [(prefix, prefix + LAST_CHARACTER) for prefix in changes.dropped]
+            db.executemany("DELETE FROM meta WHERE name BETWEEN ? AND ?", ranges)
         if changes.meta:
             db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", changes.meta.items())
         if changes.audit:
@@ -326,7 +332,7 @@ class SqliteStore:
         ]
         # Grouped entries have no key: any of them during the job's life may include the job.
         after = own[0][0] if own and own[0][1].what == "submitted" else 0
-        before = own[-1][0] if own and own[-1][1].what in map(ENDED.get, FINAL) else sys.maxsize
+        before = next((number for number, line in own if line.what in ENDED.values()), sys.maxsize)
         several = f"{select} WHERE key IS NULL AND id BETWEEN ? AND ? AND what IN {GROUPED}"
         for row in self._rows(several, (after, before)):
             if line := of_job(AuditEntry(*row[1:]), key):

@@ -22,6 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "gpus idle": ("job_gpu_idle",),
     "gpus used again": ("job_gpu_used",),
     "idle limit": ("job_idle_limit",),
+    "early stop": ("job_early_stop",),
     "reserved": ("job_reserved",),
     "progress": ("job_progress",),
     "gpu": ("gpu_availability_changed",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 
@@ -52,8 +51,8 @@ def _read(pair: str) -> tuple[str, float]:
     try:
         number = int(text) if name in COUNTS else float(text)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (name in COUNTS and number < 0):
-        kind = "a whole number from 0 on" if name in COUNTS else "a finite number"
+        number = None
+    if number is None or (name in COUNTS and number < 0):
+        kind = "a whole number from 0 on" if name in COUNTS else "a number"
         raise UsageError(f"{name} takes {kind}, not {text!a:.60}", hint=f"gflow report {name}=40")
     return name, number

@@ -12,6 +12,7 @@ import msgspec
 from gflow.core.effects import AddAuditEntry, Effect, Forget, Ran, Save
 from gflow.core.events import Exited
 from gflow.core.ids import TASK_MASK, JobKey, job_key, task_of
+from gflow.core.lifecycle.group_end import note_end
 from gflow.core.lifecycle.machine_events import stall
 from gflow.core.model import LOCAL, ArrayProgress, Job, JobState, Moment, RemoteState
 from gflow.core.reasons import (
@@ -41,11 +42,13 @@ REQUEUE_CODE = 75
 INFRASTRUCTURE_FAILURES = frozenset(
     {ReasonKind.LOST, ReasonKind.REBOOT, ReasonKind.NODE_FAIL, ReasonKind.PREEMPTED}
 )
-# Reasons of jobs that GPU reservations, idle limits or other users stop; kept when the job has ended.
-KEPT_REASONS = frozenset({ReasonKind.IDLE_GPUS, ReasonKind.RESERVED, ReasonKind.CANCELLED_BY_USER})
+# Reasons of jobs that reservations, idle limits, early stopping or other users stop; kept after the end.
+KEPT_REASONS = frozenset(
+    {ReasonKind.IDLE_GPUS, ReasonKind.RESERVED, ReasonKind.CANCELLED_BY_USER, ReasonKind.STOPPED_EARLY}
+)
 # Upper bound of the doubled retry delay. A longer --retry-delay is used as it is.
 LONGEST_PAUSE_S = 3600
-# How a shell reports Ctrl-C. In a terminal it is the user's wish, not a failure of the job.
+# How a shell reports Ctrl-C. In a terminal the user intends it; it is not a failure of the job.
 SIGINT = 2
 INTERRUPTED_CODE = 128 + SIGINT
 INTERRUPTED = Reason(ReasonKind.EXIT_CODE, str(INTERRUPTED_CODE))
@@ -242,6 +245,7 @@ def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, eff
             job.stop_now = False
             state.drop(job)
             effects += (Save(job), AddAuditEntry(key, ENDED[to], str(reason)))
+            note_end(state, job, at, effects)
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
         for parent in _list_ended(state, job) if state.dependencies.children else ():

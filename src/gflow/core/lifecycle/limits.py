@@ -13,6 +13,7 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop, Warn
 from gflow.core.events import Idled, IdleSeen, Overran, Progressed, Stuck
+from gflow.core.lifecycle.early_stop import judge_rules
 from gflow.core.model import Idle, Job, JobProgress, JobState, Moment
 from gflow.core.reasons import WARNED, Reason, ReasonKind
 from gflow.core.scheduling.placement import gib
@@ -123,7 +124,10 @@ def spell_duration(seconds: float) -> str:
 
 
 def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
-    """Keep a progress report in memory. It is not saved: a job reports as often as every second."""
+    """Keep a progress report in memory, and judge the job by it.
+
+    It is not saved: a job reports as often as every second.
+    """
     job = state.jobs.get(event.key)
     if job is None or job.state is not JobState.RUNNING or job.is_array or job.attempt != event.attempt:
         return
@@ -133,13 +137,20 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
     job.progress_report = report
     if report.percent is not None and report.percent // 10 > _percent(before) // 10:
         effects.append(AddAuditEntry(job.key, "progress", spell_progress(report)))
+    if job.spec.stop_when:
+        judge_rules(state, job, report, effects)
 
 
 def _merge_reports(before: JobProgress, report: JobProgress, only: tuple[str, ...]) -> JobProgress:
     """The earlier report with the fields `only` of this one, and its metrics."""
     fields = {name: getattr(report, name) for name in (*only, "at")}
-    metrics = dict(islice((before.metrics | report.metrics).items(), MOST_METRICS))
-    return msgspec.structs.replace(before, **fields | {"metrics": metrics})
+    known = (before.metrics | report.metrics).items()
+    metrics = dict(islice(((name, value) for name, value in known if name not in report.nan), MOST_METRICS))
+    kept = (name for name in before.nan if name not in only and name not in report.metrics)
+    nan = tuple(islice(dict.fromkeys((*report.nan, *kept)), MOST_METRICS))
+    if "loss" in report.nan:
+        fields["loss"] = None
+    return msgspec.structs.replace(before, **fields | {"metrics": metrics, "nan": nan})
 
 
 def _percent(progress: JobProgress | None) -> int:
@@ -154,6 +165,8 @@ def spell_progress(progress: JobProgress) -> str:
         words.append(f"epoch {min(progress.epoch + 1, progress.epochs)} of {progress.epochs}")
     if progress.loss is not None:
         words.append(f"loss {progress.loss:.4g}")
+    elif "loss" in progress.nan:
+        words.append("loss nan")
     if progress.samples_per_s:
         words.append(f"{progress.samples_per_s:.3g} samples/s")
     return ", ".join(words)

@@ -78,6 +78,7 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
         if job.state is QUEUED and wait is None and spec.begin_at <= wall:
             job.ready_at = opened.at.boot
         opened.jobs[job.key] = job
+        opened.groups[job.spec.group] += 1
         size, links = size_of(job.spec), links_of(job.spec)
         opened.bytes += size
         opened.links += links
@@ -98,6 +99,8 @@ def close(state: State, event: Close, effects: list[Effect]) -> None:
     state.jobs.update(opened.jobs)
     state.arriving.update(dict.fromkeys(opened.jobs, opened.first))
     _remember_recent(state, opened)
+    for group, count in opened.groups.items():
+        state.groups.add(group, count)
     opened.jobs = {}
     opened.is_closed = True
     effects.append(Closed(opened.first))

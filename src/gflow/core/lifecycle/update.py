@@ -202,6 +202,7 @@ def _fill_parameters(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
 def _apply(state: State, plan: Plan, event: Update) -> None:
     """Give the job its new spec; a waiting job re-enters the queue."""
     job = plan.job
+    state.groups.move(job, plan.spec.group)
     if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.remote.jobs:
         _update_running(state, job, plan.spec)
         return

@@ -14,6 +14,7 @@ from gflow.core.state.accounting import Accounting
 from gflow.core.state.deadlines import Deadlines
 from gflow.core.state.dependencies import Dependencies, Wait
 from gflow.core.state.eta_calibration import EtaCalibration
+from gflow.core.state.groups import Groups
 from gflow.core.state.job_tables import JobTable, RemoteJobs, RunningJobs
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue import ReadyQueue
@@ -51,6 +52,7 @@ class State:
         self.deadlines = Deadlines(self.jobs)
         self.accounting = Accounting(policy)
         self.remote = RemoteJobs(self.accounting)
+        self.groups = Groups()
         # GPU reservations, which operators make; and start reservations, which the scheduler makes.
         self.reserved = ReservationTable()
         self.start_reservations = StartReservations()
@@ -71,6 +73,7 @@ class State:
     def add(self, job: Job) -> None:
         self.jobs.add(job)
         self.accounting.add(job)
+        self.groups.add(job.spec.group)
 
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gflow.core.events import Open
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Spec
@@ -15,8 +17,8 @@ class Opened:
     """A staged submission: the counts it has reserved, and its jobs until it is closed."""
 
     __slots__ = (
-        "at", "bytes", "count", "cursor", "first", "is_closed", "jobs", "left", "links", "origin", "projects",
-        "uid", "user", "waits",
+        "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links", "origin",
+        "projects", "uid", "user", "waits",
     )  # fmt: skip
 
     def __init__(self, event: Open, first: int) -> None:
@@ -26,6 +28,8 @@ class Opened:
         # Size and number of parents of its jobs so far.
         self.bytes = self.links = 0
         self.jobs: dict[JobKey, Job] = {}
+        # How many of its jobs are in each group.
+        self.groups: Counter[int] = Counter()
         self.is_closed = False
         # How many jobs have not arrived in the queue yet, and how many have been scanned in order.
         self.left, self.cursor = event.count, 0

@@ -46,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "array": {"type": ["integer", "string"]},
     "depends": _JOBS,
     "retry": _LIST,
+    "rules": _LIST,
     "emails": _LIST,
     "events": _LIST,
     "params": {"type": ["string", "array", "object"], "items": {}},

@@ -45,6 +45,8 @@ def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
             raise Refused(f"--pty is for this machine: {name} has no terminal for gflow")
         if spec.shared:
             raise Refused(f"--shared is for GPUs of this machine, and {name} is a cluster")
+        if spec.stop_when:
+            raise Refused(f"--stop-when is for this machine: jobs on {name} report no progress to gflow")
 
 
 def with_patience(settings: Settings, spec: Spec) -> Spec:

@@ -58,6 +58,8 @@ def keep_counts(changes: Changes, state: State) -> None:
         changes.meta[FAIR_SHARE] = state.accounting.fair_share.record()
     if state.eta_calibration.is_changed:
         changes.meta[ETA_CALIBRATION] = state.eta_calibration.text()
+    if state.groups.changed or state.groups.dropped:
+        state.groups.save(changes.meta, changes.dropped)
 
 
 def reload(old: State, store: Store) -> State:
@@ -80,6 +82,7 @@ def reload(old: State, store: Store) -> State:
         timers.now(),
         loaded.finished,
     )
+    state.groups.prune(state.jobs)
     state.claimed = claimed_by(loaded.bulk)
     state.machine.foreign, state.machine.freed_at = old.machine.foreign, old.machine.freed_at
     state.machine.blocked, state.machine.taken, state.machine.gpu_trouble = (
@@ -127,6 +130,7 @@ def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
 
 def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
     """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
+    state.groups.load(meta)
     for name, read in (
         (FAIR_SHARE, state.accounting.fair_share.load),
         (ETA_CALIBRATION, state.eta_calibration.load),

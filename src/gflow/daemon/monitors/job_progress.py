@@ -160,7 +160,13 @@ class ProgressSocket:
 
 def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
     given = {name: getattr(report, name) for name in JobProgress.__struct_fields__}
-    checked = {"at": at.wall, "step": max(0, report.step), "metrics": _valid_metrics(report.metrics)}
+    nan = tuple(filter(is_metric_name, report.nan[:MOST_METRICS]))
+    checked = {
+        "at": at.wall,
+        "step": max(0, report.step),
+        "metrics": _valid_metrics(report.metrics),
+        "nan": nan,
+    }
     return JobProgress(**given | checked)
 
 

@@ -122,11 +122,15 @@ class Reporter:
             "epoch": report.epoch,
             "epochs": report.epochs,
         }
-        loss = self._number("loss", report.loss, wait=wait)
-        if loss is not None:
-            said["loss"] = loss
-        numbers = {name: self._number(name, value, wait=wait) for name, value in self._metrics.items()}
-        if metrics := {name: number for name, number in numbers.items() if number is not None}:
+        values = {"loss": report.loss, **self._metrics}
+        numbers = {name: self._number(name, value, wait=wait) for name, value in values.items()}
+        metrics = {name: number for name, number in numbers.items() if number is not None}
+        if nan := [name for name, number in metrics.items() if not math.isfinite(number)]:
+            said["nan"] = nan
+        metrics = {name: number for name, number in metrics.items() if name not in nan}
+        if "loss" in metrics:
+            said["loss"] = metrics.pop("loss")
+        if metrics:
             said["metrics"] = metrics
         if self._samples_per_s:
             said["samples_per_s"] = round(self._samples_per_s, 3)
@@ -146,7 +150,7 @@ class Reporter:
             self._samples_per_s = _smooth(self._samples_per_s, (samples - before[2]) / seconds)
 
     def _number(self, name: str, value: Any, *, wait: bool) -> float | None:
-        """Return the value as a finite number, or None. A GPU tensor is copied asynchronously and reported
+        """Return the value as a number, or None. A GPU tensor is copied asynchronously and reported
         the next time: reading it at once would block until the GPU has finished its queue."""
         if getattr(value, "is_cuda", False) and not wait:
             coming = self._coming.get(name)
@@ -157,14 +161,18 @@ class Reporter:
         if value is None:
             return None
         try:
-            number = float(value)
+            return float(value)
         except (TypeError, ValueError, RuntimeError):  # a text, or a tensor with several elements
             return None
-        return number if math.isfinite(number) else None
 
     def update(self, values: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         """Report these values; what the job reported earlier stays. Without a limit of one a second."""
-        self._send({**values, "metrics": metrics, "only": list(values)}, wait=True)
+        given = {**values, **metrics}
+        nan = [name for name, value in given.items() if not math.isfinite(value)]
+        fields = {name: value for name, value in values.items() if name not in nan}
+        said: dict[str, Any] = {**fields, "only": list(fields)}
+        said["metrics"] = {name: value for name, value in metrics.items() if name not in nan}
+        self._send(said | ({"nan": nan} if nan else {}), wait=True)
 
     def _send(self, said: dict[str, Any], *, wait: bool) -> None:
         """Send a datagram. With `wait`, block up to `LAST_WORD` if the queue is full; else drop it."""
