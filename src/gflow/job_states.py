@@ -117,6 +117,8 @@ WAITING_NAMES, FINAL_NAMES, ACTIVE_NAMES = (
 )
 # In the order of listings: running, waiting, ended.
 LISTED = tuple(sorted(JobState, key=lambda state: state.row.phase))
+# Events of sweeps and arrays: the first of their jobs that fails, and the end of the last.
+GROUP_EVENTS = ("group_first_failure", "group_end")
 # Events of the ends of jobs. Those that always end an attempt come first.
 END_EVENTS = tuple(
     state.row.event

@@ -91,6 +91,7 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
     back = box.submit(
         "--requeue", "--max-retries", "0", "bash", "-c", "[ -e once ] || { touch once; exit 75; }"
     )
+    array = box.submit("--array", "1-2", "false")
     user = box.job(done)["user"]
     box.ok(
         "gctl", "reserve", "create", "--user", user, "--gpus", "1", "--start", "now+1h", "--duration", "1h"
@@ -98,7 +99,7 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
     box.ok("gctl", "reserve", "cancel", "1")
     box.ok("gctl", "set-gpus", "0")
     box.ok("gctl", "drain", "--reason", "repair")
-    for job in (failed, held, late, tried, back):
+    for job in (failed, held, late, tried, back, array):
         box.finished(job)
     wanted = set(EVENTS) - NEEDS_MORE
     with listening(box, "--after", "0", "--on", ",".join(EVENTS)) as heard:

@@ -157,7 +157,8 @@ def test_webhook_receives_job_events(box: Box, certificate: Any, receiver: Recei
     assert told["job"]["state"] == "Failed"
     assert told["job"]["exit_code"] == 3
     assert told["job"]["gpus"] == [0]
-    assert told["text"] == f"Job failed: job #{job} (train)"
+    user = told["job"]["user"]
+    assert told["text"].startswith(f"Job failed: job #{job} (train) of {user}, exit code 3, ran ")
     assert headers["X-Lab"] == "vision"
     assert headers["X-Gflow-Delivery"] == told["id"]
     digest = hmac.new(b"sesame", body, hashlib.sha256).hexdigest()
@@ -249,6 +250,39 @@ def test_mail_to_the_lab_and_to_whom_the_job_names(
     assert sorted(to for to, _ in server.mails[1:]) == [["ann@lab.example"], ["lab@lab.example"]]
     for to, mail in server.mails:
         assert mail["To"] == to[0], "one is not told of the other"
+
+
+def test_a_sweep_sends_mail_about_its_first_failure_and_its_end(
+    box: Box, certificate: Any, postbox: tuple[Postbox, str]
+) -> None:
+    """One of each, though the daemon is killed before the last job ends; each job only if it is asked for.
+
+    A mail may be delivered again after the kill, with the same id.
+    """
+    server, url = postbox
+    configured(box, certificate, mailbox(url, events=[]))
+    to_ann = ("--notify-email", "ann@lab.example", "--cpus", "0")
+    hold = box.work / "go"
+    wait = f"test {{code}} = 0 && while ! test -e {hold}; do sleep 0.05; done; exit {{code}}"
+    box.ok("gbatch", *to_ann, "--name", "code{code}", "--param", "code=0,3,4", "bash", "-c", wait)
+    wait_until(lambda: server.mails, what="the first failure")
+    wait_until(lambda: sum(job["state"] == "Failed" for job in box.jobs().values()) == 2, what="both")
+    box.kill9()
+    box.up()
+    hold.touch()
+    box.finished(1)
+    array = box.submit(*to_ann, "--array", "1-3", "--name", "tasks", "true")
+    each = box.submit(*to_ann, "--array", "1-2", "--notify-on", "job_completed", "true")
+    wait_until(lambda: len({mail["Message-ID"] for _, mail in server.mails}) == 6, what="all mails")
+    mails = list({mail["Message-ID"]: mail for _, mail in server.mails}.values())
+    subjects = [mail["Subject"] for mail in mails]
+    assert subjects[0].startswith("[gflow] First failure of group g1: job #")
+    assert subjects[1].startswith("[gflow] Group g1 (code{code}) ended: 1 finished, 2 failed in ")
+    assert sorted(subjects[2:])[0].startswith(f"[gflow] Array {array} (tasks) ended: 3 finished in ")
+    assert sorted(subject.split("#")[-1].split()[0] for subject in sorted(subjects[2:])[1:]) == [
+        str(each), f"{each}_1", f"{each}_2",
+    ]  # fmt: skip
+    assert "failed: 2\n" in mails[1].get_payload().replace("\r", "")
 
 
 def test_unreachable_address_does_not_delay_other_mail(

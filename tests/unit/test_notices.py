@@ -146,3 +146,83 @@ def test_failed_notification_does_not_block_the_next():
     told, notes = asyncio.run(main())
     assert told == [1, 2]
     assert [what for what, _ in notes] == ["notification failed"]
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "text"),
+    [
+        ("failed", {"state": JobState.FAILED, "exit_code": 3, "reason": "ExitCode:3", "started_at": 0.0,
+                    "finished_at": 12.4}, "Job failed: job #1 (train) of ann, exit code 3, ran 12 s"),
+        ("failed", {"state": JobState.FAILED, "reason": "Signal:9"},
+         "Job failed: job #1 (train) of ann, Signal:9"),
+        ("started", {"state": JobState.FAILED, "exit_code": 3}, "Job started: job #1 (train) of ann"),
+        ("finished", {"state": JobState.FINISHED, "exit_code": 0},
+         "Job completed: job #1 (train) of ann, exit code 0"),
+        ("cancelled", {"state": JobState.CANCELLED, "exit_code": 0, "reason": "StoppedEarly: loss 3 > 2"},
+         "Job cancelled: job #1 (train) of ann, StoppedEarly: loss 3 > 2"),
+    ],
+)  # fmt: skip
+def test_text_has_user_exit_code_and_run_time(what, fields, text):
+    entry = line(what, key=job_key(1))
+    made = Notice(7, notification_event(entry), entry, job(1, name="train", **fields), "lab1")
+    assert payload(made)["text"] == text
+
+
+def group_end(**fields):
+    entry = line(
+        "group ended", "group g1: 195 finished, 5 timed out in 2 h, best loss 0.31 (job 7)", job_key(2)
+    )
+    made = job(2, state=JobState.FINISHED, group=1, name="lr0.1", name_template="lr{lr}", **fields)
+    return Notice(7, notification_event(entry), entry, made, "lab1", is_in_group=True)
+
+
+def test_notice_of_a_group_has_its_counts():
+    told = payload(group_end())
+    assert told["event"] == "group_end"
+    assert told["text"] == (
+        "Group g1 (lr{lr}) ended: 195 finished, 5 timed out in 2 h, best loss 0.31 (job 7)"
+    )
+    assert told["group"] == {"id": 1, "user": "ann", "jobs": 200, "finished": 195, "timed_out": 5}
+    body = mail(group_end(), "g@x.y", "ann@x.y", "").get_content()
+    assert "timed out: 5\n" in body and body.endswith("More: gqueue g1\n")
+
+
+def test_first_failure_names_the_job_and_the_group():
+    entry = line("group failure", "group g1: ExitCode:3", job_key(2))
+    failed = job(2, state=JobState.FAILED, group=1, name="train", exit_code=3, reason="ExitCode:3")
+    told = payload(Notice(7, notification_event(entry), entry, failed, "lab1"))
+    assert told["text"] == "First failure of group g1: job #2 (train) of ann, exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("notify_on", "in_group", "wanted"),
+    [
+        ((), False, {"job_completed", "job_failed", "job_timeout", "job_cancelled"}),
+        ((), True, {"group_first_failure", "group_end"}),
+        (("job_failed",), True, {"job_failed"}),
+        (("job_failed", "group_end"), True, {"job_failed", "group_end"}),
+        (("group_end",), True, {"group_end"}),
+        (("group_end",), False, {"job_completed", "job_failed", "job_timeout", "job_cancelled", "group_end"}),
+    ],
+)
+def test_mail_of_a_group_is_about_the_group_unless_events_are_named(notify_on, in_group, wanted):
+    asked = job(1, notify_emails=("ann@x.y",), notify_on=notify_on)
+    assert {name for name in NOTIFICATION_NAMES if wants_mail(asked, name, in_group)} == wanted
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "neighbour", "is_in"),
+    [
+        (5, 0, 0, False),
+        (5, -5, 0, True),
+        (6, 5, 0, True),
+        (5, 5, 5, True),
+        (5, 5, 6, False),
+        (5, 5, None, False),
+    ],
+)
+def test_job_is_in_a_group_if_it_is_not_alone(number, group, neighbour, is_in):
+    jobs = {} if neighbour is None else {job_key(6): job(6, group=neighbour)}
+    loop = SimpleNamespace(state=SimpleNamespace(jobs=jobs))
+    notifier = Notifier(loop, SimpleNamespace(job=lambda key: None), (), 1)
+    assert notifier._is_in_group(job(number, group=group)) is is_in

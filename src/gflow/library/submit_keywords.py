@@ -174,7 +174,7 @@ class SubmitKeywords(TypedDict, total=False):
     """
     notify_on: str | Sequence[str] | None
     """Events to notify about: job_started, job_failed, … (default: job_completed, _failed, _timeout,
-    _cancelled).
+    _cancelled); of a sweep or array: group_end, group_first_failure (default: these two).
     """
     chdir: Path | None
     """Run in this directory (default: the current one)."""

@@ -443,7 +443,7 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             shown="Notify: {}", seen_by="owner", changes="remote", changed_by="owner"),
         JobOption("notify-on", "events",
             "events to notify about: job_started, job_failed, … (default: job_completed, _failed, _timeout, "
-            "_cancelled)",
+            "_cancelled); of a sweep or array: group_end, group_first_failure (default: these two)",
             field="notify_on", metavar="EVENTS", many=True,
             shown="Notify on: {}", seen_by="owner", changes="remote", changed_by="owner"),
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gflow.job_states import LISTED
+from gflow.job_states import GROUP_EVENTS, LISTED
 from gflow.options.job_options import SIGNALS, Option, is_digits, quote, refuse
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.stop_rules import FORMS, MOST_RULES, parse_rule
@@ -28,8 +28,8 @@ OURS = frozenset(
         "--requeue", "--test-only", "--wait", "--wrap",
     }
 )  # fmt: skip
-# Events of jobs: of a submission, of an update, and one for each state.
-EVENTS = ("job_submitted", "job_updated", *(state.row.event for state in LISTED))
+# Events of jobs: of a submission, of an update, and one for each state; and those of groups.
+EVENTS = ("job_submitted", "job_updated", *(state.row.event for state in LISTED), *GROUP_EVENTS)
 
 
 def read_retry(value: Any, option: Option) -> tuple[str, ...]:
@@ -78,7 +78,8 @@ def read_emails(value: Any, option: Option) -> tuple[str, ...]:
 
 def read_events(value: Any, option: Option) -> tuple[str, ...]:
     """Events to notify about; `failed` is short for `job_failed`."""
-    events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
+    parts = _parts(value, option)
+    events = [part if part.startswith(("job_", "group_")) else "job_" + part for part in parts]
     for event in events:
         if event not in EVENTS:
             from gflow.errors import did_you_mean

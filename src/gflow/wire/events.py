@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gflow.core.model import AuditEntry, Job
 from gflow.core.reasons import ReasonKind, parse
-from gflow.job_states import ATTEMPT_ENDED, LISTED, WAITING, JobState
+from gflow.job_states import ATTEMPT_ENDED, GROUP_EVENTS, LISTED, WAITING, JobState
 
 # By `AuditEntry.what`. The first name is the one that notifications use.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -23,6 +23,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "gpus used again": ("job_gpu_used",),
     "idle limit": ("job_idle_limit",),
     "early stop": ("job_early_stop",),
+    "group failure": GROUP_EVENTS[:1],
+    "group ended": GROUP_EVENTS[1:],
     "reserved": ("job_reserved",),
     "progress": ("job_progress",),
     "gpu": ("gpu_availability_changed",),
@@ -66,7 +68,9 @@ def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
 
 
 # Event names of notifications, by `AuditEntry.what`.
-NOTIFICATION_EVENTS = {what: names[0] for what, names in NAMES.items() if names[0].startswith("job_")} | {
+NOTIFICATION_EVENTS = {
+    what: names[0] for what, names in NAMES.items() if names[0].startswith(("job_", "group_"))
+} | {
     "daemon started": "scheduler_online",
     "gpu": "gpu_available",
     "reservation created": "reservation_created",

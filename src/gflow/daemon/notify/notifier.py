@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gflow.core.ids import JobKey
+from gflow.core.ids import JobKey, job_key
 from gflow.core.model import AuditEntry, Job
 from gflow.core.queries.audit_log import spread_all
 from gflow.daemon.loop import timers
@@ -30,7 +30,7 @@ from gflow.daemon.notify.delivery import NotSent, post, send
 from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook, is_in_domain
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.errors import ReadOnly
-from gflow.job_states import END_EVENTS
+from gflow.job_states import END_EVENTS, GROUP_EVENTS
 from gflow.store.port import Store
 from gflow.wire.events import notification_event
 
@@ -124,8 +124,19 @@ class Notifier:
             return None
         job = self._job(line.key) if line.key is not None else None
         wanted = destination.wants(name, job.user if job else None)
-        to_job = isinstance(destination, Mailbox) and destination.is_for_jobs and wants_mail(job, name)
-        return Notice(number, name, line, job, self._host) if wanted or to_job else None
+        in_group = job is not None and self._is_in_group(job)
+        to_job = (
+            isinstance(destination, Mailbox) and destination.is_for_jobs and wants_mail(job, name, in_group)
+        )
+        return Notice(number, name, line, job, self._host, in_group) if wanted or to_job else None
+
+    def _is_in_group(self, job: Job) -> bool:
+        """Whether the job is one of several. The first job of a sweep has the number of the group."""
+        group = job.spec.group
+        if group != job.number:
+            return bool(group)
+        neighbour = self._job(job_key(group + 1))
+        return neighbour is not None and neighbour.spec.group == group
 
     def _job(self, key: JobKey) -> Job | None:
         return self._loop.state.jobs.get(key) or self._store.job(key)
@@ -194,7 +205,11 @@ def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple
     user = notice.job.user if notice.job else None
     to = mailbox.to if notice.name == "test" or mailbox.wants(notice.name, user) else ()
     asked: tuple[str, ...] = ()
-    if mailbox.is_for_jobs and notice.job is not None and wants_mail(notice.job, notice.name):
+    if (
+        mailbox.is_for_jobs
+        and notice.job is not None
+        and wants_mail(notice.job, notice.name, notice.is_in_group)
+    ):
         asked = tuple(one for one in notice.job.spec.notify_emails if one not in to)
     return tuple(dict.fromkeys(to)), asked
 
@@ -206,11 +221,15 @@ def _describe(destination: Destination, to: str) -> str:
     return destination.description
 
 
-def wants_mail(job: Job | None, name: str) -> bool:
-    """Whether the job's owner asked for mail about this (--notify-email, --notify-on)."""
+def wants_mail(job: Job | None, name: str, is_in_group: bool = False) -> bool:
+    """Whether the job's owner asked for mail about this (--notify-email, --notify-on).
+
+    By default a group sends its own events, and each other job its end. A job in no group ends its group.
+    """
     if job is None or not job.spec.notify_emails:
         return False
-    return name in (job.spec.notify_on or END_EVENTS)
+    events = job.spec.notify_on or (GROUP_EVENTS if is_in_group else END_EVENTS)
+    return name in events or (not is_in_group and name in END_EVENTS and GROUP_EVENTS[1] in events)
 
 
 def _key(destination: Destination) -> str:
