@@ -51,12 +51,15 @@ def record_eta_sample(state: State, event: Foresee, effects: list[Effect]) -> No
 
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:
     """Admit jobs whose begin time or retry delay has passed; return the equivalence classes they joined."""
-    deadlines, due = state.deadlines, set[Group | None]()
+    deadlines = state.deadlines
+    # Each key once: after a change of the clock a job may have several entries.
+    begun, over = dict[JobKey, None](), dict[JobKey, None]()
     while (begin := deadlines.next_begin()) is not None and begin <= at.wall:
-        due.add(_admit_one(state, heapq.heappop(deadlines.begins)[1], at, effects))
+        begun[heapq.heappop(deadlines.begins)[1]] = None
+    due = {_admit_one(state, key, at, effects) for key in begun}
     while (retry := deadlines.next_retry()) is not None and retry <= at.boot:
-        due.add(_admit_one(state, heapq.heappop(deadlines.retries)[1], at, effects))
-    return due
+        over[heapq.heappop(deadlines.retries)[1]] = None
+    return due | {_admit_one(state, key, at, effects) for key in over}
 
 
 def _admit_one(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Group | None:
