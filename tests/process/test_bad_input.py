@@ -48,7 +48,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     (box.work / "quote.sh").write_text("# GFLOW --name 'open\ntrue\n")
     (box.work / "typo.sh").write_text("# GFLOW --gpu 2\ntrue\n")
     (box.work / "stray.sh").write_text("# GFLOW 2 --gpus 1\ntrue\n")
-    (box.work / "slurm.sh").write_text("#SBATCH --dependency=afterany:1\ntrue\n")
+    (box.work / "slurm.sh").write_text("#SBATCH --dependency=aftercorr:1\ntrue\n")
     (box.work / "secret.sh").write_text("true\n")
     (box.work / "typo.yaml").write_text("lr: 0.1\ngflow:\n  gpuss: 1\n")
     (box.work / "text.yaml").write_text("gflow: yes please\n")
@@ -142,7 +142,7 @@ BUSY = [
     ((G, "--depends-on", "4_9", "true"), 1, "there is no job 4_9"),
     ((G, "--depends-on", "@~99", "true"), 1, "none of your jobs"),
     ((G, "--depends-on", "x", "true"), 2, "does not understand"),
-    ((G, "--dependency", "afterany:1", "true"), 2, "not support the dependency"),
+    ((G, "--dependency", "aftercorr:1", "true"), 2, "not support the dependency"),
     (("gjob", "update", "1", "--depends-on", "1"), 1, "would wait for itself"),
     (("gjob", "update", "1", "--depends-on", "2"), 1, "would wait for itself"),
     # commands and scripts

@@ -39,11 +39,11 @@ from gflow.core.events import (
 )
 from gflow.core.forecast.start_time import eta_query_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
-from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
+from gflow.core.model import PARENT_FIELDS, Block, Idle, Job, JobProgress, JobState, Spec
 from gflow.core.reasons import parse
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.loop.bulk_submission import recovery_changes
-from gflow.daemon.loop.commands import RedoCommand
+from gflow.daemon.loop.commands import RedoCommand, named_parents
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.store.bulk import OpenSubmission
 from gflow.testing import spec
@@ -56,6 +56,7 @@ from tests.property.world import POOL, World
 
 UIDS = (1001, 1002)
 MOST_ACTIVE = 60
+NAMES = ("train", "report", "")
 ARRAYS = ("0-3", "7", "1-5:2", "0-6:3", "1,3,5-7", "0-1", "0-6:2,1-5:2", "0-30")
 RETRY_ON = (
     ("timeout",),
@@ -128,6 +129,15 @@ def _depends_any(world: World, dice: Dice) -> Fields:
     return {"depends_any": some_keys(world, dice), "no_auto_cancel": dice.chance(30)}
 
 
+def _depends_otherwise(world: World, dice: Dice) -> Fields:
+    kind = dice.pick(("depends_end", "depends_failure", "depends_start", "depends_start"))
+    return {kind: some_keys(world, dice), "no_auto_cancel": dice.chance(30)}
+
+
+def _singleton(world: World, dice: Dice) -> Fields:
+    return {"name": dice.pick(NAMES), "singleton": dice.chance(70)}
+
+
 def _begin(world: World, dice: Dice) -> Fields:
     return {"begin_at": world.clock.wall + dice.pick((30.0, 5.0, 3600.0, DAY_S + 7, -100.0))}
 
@@ -145,6 +155,10 @@ OPTIONS: tuple[Callable[[World, Dice], Fields], ...] = (
     _depends,
     _depends,
     _depends_any,
+    _depends_otherwise,
+    _depends_otherwise,
+    _singleton,
+    _singleton,
     _begin,
     lambda world, dice: {"hold": True},
     lambda world, dice: {"max_retries": 1 + dice.below(2)},
@@ -197,7 +211,7 @@ def a_redo(world: World, dice: Dice) -> Event:
     key = some_key(world, dice)
     uid = owner_of(world, (key,), dice)
     fields = dice.pick(CHANGES)(world, dice) if dice.chance(30) else {}
-    fields = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
+    fields = {name: value for name, value in fields.items() if name not in PARENT_FIELDS}
     change = Change(fields=fields, references=References())
     command = RedoCommand(
         uid,
@@ -243,6 +257,7 @@ def submit_in_parts(world: World, dice: Dice) -> None:
     world.unseen |= set(range(first, first + len(specs)))
     is_whole = _stage(world, dice, first, specs)
     if is_whole and not dice.chance(20):
+        world.commit()  # the daemon commits each part before it closes the submission
         world.apply(Close(at=at(), uid=wanted.uid, first=first))
         world.changes.bulk[first] = msgspec.structs.replace(record, closed=True)
         _come_in(world, dice, first, specs)
@@ -296,7 +311,7 @@ def do_in_parts(world: World, dice: Dice) -> None:
     assert isinstance(action, (Cancel, Hold, Update))
     parents = {key for key in keys for key in world.state.jobs[key].spec.parents}
     if isinstance(action, Update):
-        parents |= {*action.fields.get("depends_on", ()), *action.fields.get("depends_any", ())}
+        parents |= named_parents(action.fields)
         action = msgspec.structs.replace(action, outcomes=outcomes_of(world, parents))
     action = msgspec.structs.replace(action, uid=0, keys=keys)
     world.apply(Claim(at=world.clock.now(), action=action))
@@ -398,6 +413,8 @@ CHANGES: tuple[Callable[[World, Dice], Fields], ...] = (
     lambda world, dice: {"depends_on": some_keys(world, dice)},
     lambda world, dice: {"depends_any": some_keys(world, dice)},
     lambda world, dice: {"depends_on": ()},
+    _depends_otherwise,
+    lambda world, dice: {"name": dice.pick(NAMES)},
     lambda world, dice: {"no_auto_cancel": dice.chance(50)},
     lambda world, dice: {"max_retries": dice.below(3)},
     lambda world, dice: {"requeue": dice.chance(50)},

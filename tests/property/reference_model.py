@@ -71,6 +71,10 @@ class ReferenceModel:
         # Running jobs that were warned, and the limit they were warned of.
         self.warned: dict[JobKey, Limit] = {}
         self.outcomes: dict[JobKey, JobState] = {}
+        # Jobs that have started, and arrays of which all tasks have.
+        self.begun: set[JobKey] = set()
+        # Arrays that start no more tasks.
+        self.winding_down: set[JobKey] = set()
         self.held: set[JobKey] = set()
         self.cancelled: set[JobKey] = set()
         # What the attempts of each job used: CPU time and peak of each.
@@ -183,6 +187,10 @@ class ReferenceModel:
             ended.add(job.key)
             self.outcomes[job.key] = job.state
             assert job.key not in self.runs, f"job {job.label} is over and its processes live"
+        if job.progress is not None and job.state is JobState.RUNNING:
+            self.begun.add(job.key)
+        if job.progress is not None and job.stopping is not None:
+            self.winding_down.add(job.key)
         if job.state is JobState.HOLD:
             self.held.add(job.key)
         if job.retry_boot:
@@ -219,6 +227,7 @@ class ReferenceModel:
         for index in chosen:
             assert self._has_room(index, shape), f"{name} starts on GPU {index}, which it may not have"
         self.attempts[job.key] = effect.attempt
+        self.begun.add(job.key)
         self.runs[job.key] = Run(effect.attempt, shape, chosen, at.boot)
         cpus, memory = self._used()
         assert cpus <= self.cpus and memory <= self.memory_mib, f"{name} starts on a full machine"
@@ -243,14 +252,31 @@ class ReferenceModel:
         """Whether the parents allow a start."""
         every = all(self.outcomes.get(key) is JobState.FINISHED for key in spec.depends_on)
         some = any(self.outcomes.get(key) is JobState.FINISHED for key in spec.depends_any)
-        return every and (some or not spec.depends_any)
+        ended = all(self._has_ended(key) for key in spec.depends_end + spec.depends_earlier)
+        failed = all(
+            self._has_ended(key) and self.outcomes.get(key) is not JobState.FINISHED
+            for key in spec.depends_failure
+        )
+        started = all(self._has_ended(key) or key in self.begun for key in spec.depends_start)
+        return every and (some or not spec.depends_any) and ended and failed and started
+
+    def _has_ended(self, key: JobKey) -> bool:
+        """Whether this job is final, or a task that its array will never start."""
+        array = job_key(number_of(key))
+        never = array in self.outcomes or array in self.winding_down
+        return key in self.outcomes or (task_of(key) is not None and key not in self.begun and never)
 
     def is_vain(self, spec: Spec) -> bool:
         """Whether the parents can never allow a start. (Tasks that never start are not counted.)"""
         ends = [self.outcomes.get(key) for key in spec.depends_any]
         none_succeeded = bool(ends) and None not in ends and JobState.FINISHED not in ends
-        return none_succeeded or any(
-            self.outcomes.get(key, JobState.FINISHED) is not JobState.FINISHED for key in spec.depends_on
+        none_failed = any(self.outcomes.get(key) is JobState.FINISHED for key in spec.depends_failure)
+        return (
+            none_succeeded
+            or none_failed
+            or any(
+                self.outcomes.get(key, JobState.FINISHED) is not JobState.FINISHED for key in spec.depends_on
+            )
         )
 
     def _check_cap(self, spec: Spec, state: State, name: str) -> None:

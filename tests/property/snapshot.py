@@ -17,9 +17,10 @@ def snapshot(state: State) -> dict[str, Any]:
         "ready": {key: (group.head(), group.members) for key, group in state.ready.groups.items()},
         "ready size": len(state.ready),
         "waits": {
-            key: (wait.unmet, wait.any_of, wait.broken is not None)
+            key: (wait.unmet, wait.any_of, wait.others, wait.broken is not None)
             for key, wait in state.dependencies.waits.items()
         },
+        "names": state.jobs.names,
         "arriving": state.arriving,
         "claimed": state.claimed,
         "staged": {first: (one.count, one.jobs) for first, one in state.open.items()},

@@ -10,7 +10,7 @@ from gflow.core.forecast import explain
 from gflow.core.lifecycle import finish, submit
 from gflow.core.model import Job, JobState
 from gflow.core.scheduling import placement, preemption
-from gflow.core.state import queue, state
+from gflow.core.state import dependencies, queue, state
 from gflow.core.state.dependencies import Wait
 from tests.property import world
 from tests.property.fuzz import Found, run_world
@@ -50,7 +50,7 @@ def dependency_ignored_after_restart(monkeypatch):
 
     class Careless(Wait):
         @classmethod
-        def of(cls, spec, outcome):
+        def of(cls, spec, outcome, has_begun):
             return Wait(set(), None, None)
 
     monkeypatch.setattr(state, "Wait", Careless)
@@ -62,6 +62,18 @@ def dependency_ignored_without_comparison(monkeypatch):
     dependency_ignored_after_restart(monkeypatch)
     monkeypatch.setattr(world, "assert_same", lambda one, other, what: None)
     return ("same events, other effects", "parents", "dependencies", "in vain", "could start", "one state")
+
+
+def failure_taken_for_an_end(monkeypatch):
+    """A job that depends on a failure starts after a success too."""
+    monkeypatch.setattr(dependencies, "FAILURE", 0)
+    return ("dependencies", "parents", "in vain", "memory and store differ")
+
+
+def start_not_noticed(monkeypatch):
+    """Jobs that depend on a start are not told of it."""
+    monkeypatch.setattr(finish, "release_started", lambda state, at, effects: False)
+    return ("a start that has happened", "parents")
 
 
 def round_that_skips(monkeypatch):
@@ -95,7 +107,7 @@ def timed_wrongly(monkeypatch):
 def tried_again_whatever_happened(monkeypatch):
     """--retry-on is not looked at."""
     monkeypatch.setattr(finish, "_is_retryable", lambda kinds, event, to: not kinds and to is JobState.FAILED)
-    return ("wanted to be tried again", "left with")
+    return ("wanted to be tried again", "left with", "starts and was cancelled")
 
 
 def anything_comes(monkeypatch):
@@ -147,6 +159,8 @@ MUTANTS = (
     double_booked,
     dependency_ignored_after_restart,
     dependency_ignored_without_comparison,
+    failure_taken_for_an_end,
+    start_not_noticed,
     round_that_skips,
 )
 

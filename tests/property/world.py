@@ -25,6 +25,7 @@ from gflow.core.scheduling.placement import placement
 from gflow.core.state.state import State
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.loop import timers as daemon_clock
+from gflow.daemon.loop.commands import named_parents
 from gflow.daemon.loop.loop import known_gpus
 from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
@@ -167,7 +168,7 @@ class World:
         if isinstance(event, Submit):
             named |= {key for spec in event.specs for key in spec.parents}
         else:
-            named |= {*event.fields.get("depends_on", ()), *event.fields.get("depends_any", ())}
+            named |= named_parents(event.fields)
         active = isinstance(event, Submit) or all(self.state.jobs.is_active(key) for key in event.keys)
         assert not active or not all(self.exists(key) for key in named), f"{error.message}: but there is"
 

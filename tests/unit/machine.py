@@ -30,7 +30,7 @@ from gflow.core.events import (
 from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, label, parse_label
 from gflow.core.invariants import check
-from gflow.core.model import Gpu, Job, JobState, Moment
+from gflow.core.model import PARENT_FIELDS, Gpu, Job, JobState, Moment
 from gflow.core.reasons import parse
 from gflow.core.state.state import State, restore
 from gflow.errors import GflowError
@@ -123,7 +123,7 @@ class Machine:
 
     def update(self, *jobs: str | int, user: str = "ann", is_operator: bool = False, **fields: Any) -> None:
         fields = _parents(fields)
-        parents = [*fields.get("depends_on", ()), *fields.get("depends_any", ())]
+        parents = [key for name in PARENT_FIELDS for key in fields.get(name, ())]
         for job in jobs:
             found = self.state.jobs.get(key_of(job)) or self.state.jobs.array_with(key_of(job))
             parents += found.spec.parents if found else ()
@@ -234,5 +234,5 @@ def remembered(state: State) -> dict[str, Any]:
 
 def _parents(fields: dict[str, Any]) -> dict[str, Any]:
     """The same fields with parents as keys."""
-    names = fields.keys() & {"depends_on", "depends_any"}
+    names = fields.keys() & set(PARENT_FIELDS)
     return fields | {name: tuple(map(key_of, fields[name])) for name in names}

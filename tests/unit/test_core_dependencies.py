@@ -13,7 +13,7 @@ DONE, FAILED, CANCELLED = JobState.FINISHED, JobState.FAILED, JobState.CANCELLED
 def wait_for(all_of=(), any_of=(), **ended):
     names = {"a": A, "b": B, "c": C}
     outcomes = {names[name]: state for name, state in ended.items()}
-    return Wait.of(spec(depends_on=tuple(all_of), depends_any=tuple(any_of)), outcomes.get)
+    return Wait.of(spec(depends_on=tuple(all_of), depends_any=tuple(any_of)), outcomes.get, lambda key: False)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gflow.options.values import READERS, read
 # What a submission captures by itself.
 CAPTURED = {
     "limits", "command", "cwd", "umask", "environ", "script", "script_path", "group", "template",
-    "name_template", "redone_from", "gpu_memory_from", "default_name",
+    "name_template", "redone_from", "gpu_memory_from", "default_name", "depends_earlier",
 }  # fmt: skip
 
 

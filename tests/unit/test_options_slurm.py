@@ -33,6 +33,14 @@ PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
         ("--dependency afterok:17:18", {"depends-on": ("17", "18")}),
         ("--dependency afterok:17,afterok:42_3", {"depends-on": ("17", "42_3")}),
         ("--dependency afterok:1?afterok:2", {"depends-on-any": ("1", "2")}),
+        ("--dependency afterany:1:2", {"depends-on-end": ("1", "2")}),
+        ("--dependency afternotok:@", {"depends-on-failure": ("@",)}),
+        ("--dependency after:1", {"depends-on-start": ("1",)}),
+        ("--dependency singleton", {"singleton": True}),
+        (
+            "--dependency afterok:1,afterany:2:3,singleton",
+            {"depends-on": ("1",), "depends-on-end": ("2", "3"), "singleton": True},
+        ),
         ("-A lab", {"project": "lab"}),
         ("--exclusive", {"exclusive": True}),
         ("--shape n4_gpu1", {"nodes": 4, "gpus": 1}),
@@ -93,8 +101,9 @@ def test_a_letter_that_means_something_else_has_a_hint(words, hint):
 
 @pytest.mark.parametrize(
     "words",
-    ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency afterany:1",
-     "--dependency singleton", "--dependency after", "--mail-type SOMETIMES", "--gres gpu:a100:many"],
+    ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency aftercorr:1",
+     "--dependency after:1+10", "--dependency after", "--dependency afterany:1?afterok:2",
+     "--dependency afterok:1?afterok:2,afterok:3", "--mail-type SOMETIMES", "--gres gpu:a100:many"],
 )  # fmt: skip
 def test_unknown_slurm_option_is_refused(words):
     with pytest.raises(UsageError):

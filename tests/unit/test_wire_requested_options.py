@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gflow.core.model import Moment, Spec
+from gflow.core.model import PARENT_FIELDS, Moment, Spec
 from gflow.options.job_options import JOB
 from gflow.text.job_page import job_page
 from gflow.wire.answers.jobs import asked_view, job_view
@@ -17,7 +17,8 @@ from .test_options_values import WRITTEN
 GIVEN = {option.name: WRITTEN[option.kind] for option in JOB} | {
     "gpus": 2, "shared": True, "gpu-memory": 20480, "gpu-type": "A100", "cpus": 3, "memory": 1024,
     "allow-unsatisfiable": True, "time": 7200, "name": "train", "priority": 50, "depends-on": "7,9_3",
-    "depends-on-any": "8", "no-auto-cancel": True, "begin": 1_800_000_000.0, "hold": True, "array": "0-9:3",
+    "depends-on-any": "8", "depends-on-end": "7", "depends-on-failure": "8", "depends-on-start": "9_3",
+    "no-auto-cancel": True, "begin": 1_800_000_000.0, "hold": True, "array": "0-9:3",
     "max-concurrent": 4, "max-retries": 3, "retry-on": "oom,exit:75", "retry-delay": 60, "requeue": True,
     "grace": 5, "signal": "USR1@90", "output": "out-%j.txt", "error": "err-%j.txt", "project": "p",
     "comment": "a note", "venv": "/venv", "conda-env": "/conda", "notify-email": "ann@example.org",
@@ -38,10 +39,8 @@ KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 def spec_of(options):
     described = Reader(lambda content: "", shapes={"big": {"nodes": 1}})
     (one,) = described.read_all(JobRequest(command=["true"], cwd="/work", options=options))
-    parents = {
-        "depends_on": tuple(KEYS[text] for text in one.references.all_of),
-        "depends_any": tuple(KEYS[text] for text in one.references.any_of),
-    }
+    named = zip(PARENT_FIELDS, one.references, strict=True)
+    parents = {field: tuple(KEYS[text] for text in texts) for field, texts in named}
     return msgspec.structs.replace(one.spec, **parents)
 
 

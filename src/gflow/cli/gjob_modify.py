@@ -27,7 +27,7 @@ def update(values: dict[str, Any], jobs: list[str]) -> int:
     if "auto-cancel-on-dep-failure" in values:
         body["options"]["no-auto-cancel"] = None
     if "clear-deps" in values:
-        body["options"] |= {"depends-on": None, "depends-on-any": None}
+        body["options"] |= {option.name: None for option in CHANGEABLE if option.kind == "depends"}
     if "command" in values and "script" in values:
         raise UsageError("a job is a command or a script, not both")
     if "command" in values:

@@ -17,7 +17,8 @@ from gflow.options.parse import parse
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
-UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
+UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "begin", "hold", "on"}
+UNCHECKABLE |= {option.name for option in GBATCH if option.kind == "depends"}
 # The script of --wrap. The mark makes it a Slurm script.
 WRAPPER = "#!/bin/sh\n#SBATCH\n{}\n"
 # A program that jobs have and the submitter may not have.

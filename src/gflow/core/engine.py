@@ -66,8 +66,13 @@ def step(state: State, event: Event) -> list[Effect]:
     """Apply one event to the state; return the effects to commit and carry out, in order."""
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
-    if state.remote.undecided:
-        remote.decide_overflow(state, event.at, effects)
+    has_changed = True
+    while has_changed:
+        if state.remote.undecided:
+            remote.decide_overflow(state, event.at, effects)
+        has_changed = bool(state.dependencies.awaited_starts) and finish.release_started(
+            state, event.at, effects
+        )
     return effects
 
 

@@ -11,7 +11,9 @@ from gflow.core.model import Job, JobState
 from gflow.core.resources import INFINITE
 from gflow.core.scheduling.backfill import may_backfill
 from gflow.core.scheduling.placement import placement
+from gflow.core.state.dependencies import START
 from gflow.core.state.machine import SLACK
+from gflow.core.state.name_index import NameIndex
 from gflow.core.state.quotas import QuotaUsage
 from gflow.core.state.state import State
 
@@ -36,6 +38,7 @@ def check(state: State, *, settled: bool = True) -> None:
     )
     _check_quota_usage(state)
     _check_dependencies(state)
+    _check_names(state)
     _check_arrays(state)
     _check_buckets(state)
     if settled:
@@ -204,12 +207,23 @@ def _check_dependencies(state: State) -> None:
     tasks = {key for key in state.dependencies.children if task_of(key) is not None}
     awaited = {(array, key) for array, keys in state.dependencies.awaited.items() for key in keys}
     assert awaited == {(job_key(number_of(key)), key) for key in tasks}, "awaited tasks are off"
+    starts = {key for wait in waits.values() for key, needs in wait.others.items() if needs & START}
+    assert starts <= state.dependencies.awaited_starts, "awaited starts are off"
+    assert not any(map(state.jobs.has_begun, starts)), "a job waits for a start that has happened"
     for child, wait in state.dependencies.waits.items():
         if child in state.arriving:
             continue
         assert not wait.is_over, f"{state.jobs[child].label} waits for nothing"
         if wait.broken is not None:
             assert state.jobs[child].spec.no_auto_cancel, f"{state.jobs[child].label} waits in vain"
+
+
+def _check_names(state: State) -> None:
+    names = NameIndex()
+    for job in state.jobs.values():
+        if job.task is None and not state.arriving.get(job.key):
+            names.add(job.uid, job.spec.shared_name, job.key)
+    assert names == state.jobs.names, "the index of names is off"
 
 
 def _check_arrays(state: State) -> None:

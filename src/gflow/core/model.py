@@ -63,6 +63,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     # Command and name of a sweep before its parameters were filled in; empty: they had no placeholders.
     template: tuple[str, ...] = ()
     name_template: str = ""
+    # The earlier jobs of its name that a singleton waits for, found at submission.
+    depends_earlier: tuple[JobKey, ...] = ()
     # The job that this one redoes; 0: none.
     redone_from: JobKey = JobKey(0)
     # Source of the value of `--gpu-memory auto`, for display; empty: the user gave the value.
@@ -101,6 +103,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     hold: bool = False
     depends_on: tuple[JobKey, ...] = ()
     depends_any: tuple[JobKey, ...] = ()
+    # Parents that must end in any way, must fail, and must start.
+    depends_end: tuple[JobKey, ...] = ()
+    depends_failure: tuple[JobKey, ...] = ()
+    depends_start: tuple[JobKey, ...] = ()
+    # Whether it waits for the end of the user's earlier jobs of its name.
+    singleton: bool = False
     no_auto_cancel: bool = False
     array: str = ""
     max_concurrent: int = 0
@@ -175,8 +183,30 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     @property
     def parents(self) -> tuple[JobKey, ...]:
-        """All parents, of both kinds of dependency."""
-        return self.depends_on + self.depends_any
+        """All parents, of every kind of dependency."""
+        success = self.depends_on + self.depends_any
+        return success + self.depends_end + self.depends_failure + self.depends_start + self.depends_earlier
+
+    @property
+    def parents_id(self) -> tuple[int, ...]:
+        """Identity of the parents: equal for specs that share the tuples. Valid while the spec lives."""
+        success = id(self.depends_on), id(self.depends_any)
+        return (
+            *success,
+            id(self.depends_end),
+            id(self.depends_failure),
+            id(self.depends_start),
+            id(self.depends_earlier),
+        )
+
+    @property
+    def shared_name(self) -> str:
+        """The name that several jobs may have; empty: none was given, and the command has none."""
+        return self.name or self.default_name
+
+
+# Fields of parents that the user names, one for each kind of dependency.
+PARENT_FIELDS = ("depends_on", "depends_any", "depends_end", "depends_failure", "depends_start")
 
 
 # A spec without options: it has the default of each.
@@ -198,7 +228,7 @@ def size_of(spec: Spec) -> int:
 
 def links_of(spec: Spec) -> int:
     """Number of dependency links: parents that the spec names."""
-    return len(spec.depends_on) + len(spec.depends_any)
+    return len(spec.parents)
 
 
 class ArrayProgress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -116,6 +116,14 @@ class SubmitKeywords(TypedDict, total=False):
     """Same as depends-on."""
     depends_on_any: Parents | None
     """Start after one of these jobs has succeeded."""
+    depends_on_end: Parents | None
+    """Start after these jobs have ended, in any way (afterany)."""
+    depends_on_failure: Parents | None
+    """Start after these jobs have failed: ended in any way but success (afternotok)."""
+    depends_on_start: Parents | None
+    """Start after these jobs have started or ended (after)."""
+    singleton: bool | None
+    """Start after your earlier jobs of the same name have ended."""
     no_auto_cancel: bool | None
     """Keep the job waiting when a job it depends on fails."""
     begin: str | None

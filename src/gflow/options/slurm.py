@@ -54,6 +54,17 @@ MAIL = {
     "TIME_LIMIT": (JobState.TIMEOUT.row.event,),
     "ALL": (_STARTED, *END_EVENTS),
 }
+# Kinds of --dependency, and the option for each.
+DEPENDENCIES = {
+    "afterok": "depends-on",
+    "afterany": "depends-on-end",
+    "afternotok": "depends-on-failure",
+    "after": "depends-on-start",
+}
+NO_DEPENDENCY = {
+    "aftercorr": "afterok:17 waits for all tasks of an array, afterok:17_3 for one of them",
+    "after": "write after:17; a delay after its start is not supported: use --begin",
+}
 UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 
 
@@ -176,21 +187,31 @@ def _gpus(value: str) -> Meant:
 
 
 def _dependency(value: str) -> Meant:
-    """`afterok:17:18,afterok:19`, with `?` for any of them; or plain ids."""
-    any_of = "?" in value
-    ids = []
+    """`afterok:17:18,afterany:19,singleton`, `afterok:17?afterok:18` for any of them; or plain ids."""
+    found: dict[str, list[str]] = {}
     for part in value.replace("?", ",").split(","):
         kind, colon, rest = part.strip().partition(":")
-        if not colon and kind != "singleton" and not kind.startswith("after"):
-            ids.append(kind)
-        elif kind == "afterok" and rest:
-            ids += rest.split(":")
+        if kind == "singleton" and not colon:
+            found["singleton"] = []
+        elif not colon and not kind.startswith("after"):
+            found.setdefault("depends-on", []).append(kind)
+        elif kind in DEPENDENCIES and rest and "+" not in rest:
+            found.setdefault(DEPENDENCIES[kind], []).extend(rest.split(":"))
         else:
             raise UsageError(
                 f"gflow does not support the dependency {part.strip()!a:.60}",
-                hint="a job can only wait for success: afterok:17:18",
+                hint=NO_DEPENDENCY.get(
+                    kind, "write afterok:17:18, afterany:17, afternotok:17, after:17 or singleton"
+                ),
             )
-    return {"depends-on-any" if any_of else "depends-on": ",".join(ids)}
+    if "?" in value:
+        if found.keys() != {"depends-on"} or "," in value:
+            raise UsageError(
+                f"gflow supports ? between afterok alone, not {value!a:.60}",
+                hint="write afterok:17?afterok:18",
+            )
+        found = {"depends-on-any": found["depends-on"]}
+    return {name: ",".join(ids) if ids else True for name, ids in found.items()}
 
 
 def _mail_type(value: str) -> Meant:

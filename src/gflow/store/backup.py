@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.ids import TASK_BITS, label
+from gflow.core.model import PARENT_FIELDS
 from gflow.core.policy import DRAINED, Drained
 from gflow.errors import StoreError
 from gflow.store import files, ownership
@@ -26,6 +27,8 @@ BACKUPS_KEPT = 7
 CHUNK = 2000
 # Paths in a spec that refer to stored texts: the environment and the script.
 TEXTS = ("$.environ", "$.script")
+# Parents in specs.
+PARENT_PATHS = [f"$.{field}" for field in (*PARENT_FIELDS, "depends_earlier")]
 # Seconds for which a job that never ran keeps its texts after it was cancelled: `gjob redo` needs them.
 UNRUN_S = 3600.0
 _UNRUN = f"state = 'Cancelled' AND attempt = 0 AND NOT {CUT_OFF} AND finished_at < ?"
@@ -159,7 +162,7 @@ def _needed_jobs(db: sqlite3.Connection) -> set[int]:
         "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) "
         "WHERE waiting.finished_at IS NULL AND instr(waiting.spec, '\"depends_')"
     )
-    needed = {key for path in ("$.depends_on", "$.depends_any") for (key,) in db.execute(parents, (path,))}
+    needed = {key for path in PARENT_PATHS for (key,) in db.execute(parents, (path,))}
     return needed | {key >> TASK_BITS << TASK_BITS for key in needed}
 
 

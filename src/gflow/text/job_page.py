@@ -100,6 +100,7 @@ def _composed_facts(job: Job, measured_mib: int) -> dict[str, str]:
         "Nodes": f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else "",
         "Not before": moment(job.begin_at) if job.begin_at and not job.is_final else "",
         "Array": spec.array if job.task is None else "",
+        "Singleton": _singleton(spec) if spec.singleton else "",
         "Retries": _retries(job) if spec.max_retries else "",
     }
 
@@ -120,6 +121,11 @@ def _spell(kind: str, value: Any) -> str:
     if kind in SPELLINGS:
         return SPELLINGS[kind](value)
     return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _singleton(spec: Spec) -> str:
+    earlier = ", ".join(map(label, spec.depends_earlier))
+    return f"after earlier jobs of its name: {earlier}" if earlier else "there was no earlier job of its name"
 
 
 def _retries(job: Job) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from gflow.core.model import DEFAULT_SPEC, Spec
+from gflow.core.model import DEFAULT_SPEC, PARENT_FIELDS, Spec
 from gflow.core.state.quotas import Scope
 from gflow.errors import UsageError
 from gflow.options.job_options import JOB, NAME_LENGTH, Option
@@ -141,8 +141,17 @@ class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class References(NamedTuple):
     """Dependencies as written: `17`, `@`, `@~2`. They are resolved when the job is submitted."""
 
+    # One field for each of `PARENT_FIELDS`.
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    failure: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+
+    @classmethod
+    def take(cls, fields: dict[str, Any]) -> References:
+        """Remove the references from the fields of a spec, and return them."""
+        return cls(*(fields.pop(name, ()) for name in PARENT_FIELDS))
 
 
 class HoldRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -309,7 +318,7 @@ class Reader:
         """Check one job request. Returns the job before substitution, and the parameters of its sweep."""
         check_command(request)
         fields, params = self._fields(request.options)
-        references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
+        references = References.take(fields)
         blobs: dict[str, bytes] = {}
         spec = Spec(
             command=tuple(request.command),

@@ -95,7 +95,7 @@ def describe_options(
         raise UsageError("a race with this machine, or with a target's name, is for gbatch")
     if params:
         fields["parameters"] = single_values(params)
-    references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
+    references = References.take(fields)
     for name in cleared:
         fields[option_of(name).field] = getattr(DEFAULT_SPEC, option_of(name).field)
     return Change(fields=fields, references=references, extend_s=extend_s)

@@ -1,5 +1,5 @@
 #!/bin/bash
 #SBATCH --dependency=afterany:17
-# EXPECT refused=gflow does not support the dependency 'afterany:17'
+# EXPECT calls=1
 
 python report.py

@@ -1,5 +1,5 @@
 #!/bin/bash
 #SBATCH -d singleton
-# EXPECT refused=gflow does not support the dependency 'singleton'
+# EXPECT calls=1
 
 python nightly.py

@@ -58,7 +58,7 @@ class Blocked:
             wait = self._state.dependencies.waits.get(child)
             if wait is not None:  # else the job ended during the search
                 if id(wait) not in losses:
-                    losses[id(wait)] = sorted(wait.parents & self._lost)
+                    losses[id(wait)] = sorted(wait.must_succeed & self._lost)
                 found[child] = losses[id(wait)]
         return found
 

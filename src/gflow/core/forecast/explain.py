@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.ids import label
-from gflow.core.model import UNKILLABLE, Job, Moment
+from gflow.core.ids import JobKey, label
+from gflow.core.model import UNKILLABLE, Job, Moment, Spec
 from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
 from gflow.core.scheduling.placement import available, gib, why_impossible
+from gflow.core.state.dependencies import FAILURE, START, Wait
 from gflow.core.state.machine import RESTRICTED, suits
 from gflow.core.state.reservations import NO_GPUS, spell_reserved
 from gflow.core.state.state import State
@@ -68,7 +69,7 @@ def _explain_not_ready(state: State, job: Job) -> Blocker | None:
         return _explain_remote(job)
     wait = state.dependencies.waits.get(key)
     if wait is not None:
-        return Blocker("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
+        return Blocker("Dependency", spell_broken(wait, job.spec) if wait.broken else "")
     if key in state.arriving:
         return Blocker("Arriving")
     if key in state.claimed:
@@ -83,6 +84,23 @@ def _explain_not_ready(state: State, job: Job) -> Blocker | None:
         return Blocker("Submitting")
     is_full = machine.stalled or len(state.running) >= machine.most_runs
     return _explain_full(state) if is_full else None
+
+
+def spell_broken(wait: Wait, spec: Spec) -> str:
+    """Which parent can never be met, in words."""
+    assert wait.broken is not None
+    is_for_failure = wait.broken in spec.depends_failure
+    return f"job {label(wait.broken)} {'did not fail' if is_for_failure else 'did not succeed'}"
+
+
+def spell_need(wait: Wait, parent: JobKey, spec: Spec) -> str:
+    """What an active parent has not done yet, in words."""
+    needs = wait.others.get(parent, 0)
+    if parent not in wait.must_succeed and needs == START:
+        return "has not started"
+    if parent in spec.depends_earlier:
+        return "of the same name is not over"
+    return "is not over, and must fail" if needs & FAILURE else "is not over"
 
 
 def _explain_full(state: State) -> Blocker:

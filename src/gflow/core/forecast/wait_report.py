@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for
+from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for, spell_need
 from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
 from gflow.core.ids import JobKey, label
 from gflow.core.model import LOCAL, Job, JobState, Moment
@@ -82,7 +82,7 @@ def _blockers(state: State, job: Job, at: Moment, query: EtaQuery | None) -> Ite
         yield Blocker(str(job.reason or HELD))
     if (wait := state.dependencies.waits.get(job.key)) is not None:
         for parent in sorted(wait.parents):
-            yield Blocker("Dependency", f"job {label(parent)} is not over")
+            yield Blocker("Dependency", f"job {label(parent)} {spell_need(wait, parent, job.spec)}")
     if job.key in state.remote.jobs and (said := explain(state, job, at)):
         yield said
     if job.key not in state.remote.jobs or job in state.ready:  # it may start here

@@ -29,7 +29,7 @@ from gflow.core.reasons import (
     Reason,
     ReasonKind,
 )
-from gflow.core.scheduling.scheduler import new_task, run_round, start_first
+from gflow.core.scheduling.scheduler import new_task, run_round, start_among, start_first
 from gflow.core.state.state import State
 from gflow.core.transitions import CANCELLED, ENDED, FAILED, FINISHED, HOLD, QUEUED, RUNNING, TIMEOUT, move
 
@@ -288,17 +288,38 @@ def _affected_children(state: State, parent: JobKey, ended: JobState) -> list[Jo
         was_broken, any_of = wait.broken is not None, wait.any_of
         others = set(any_of) if any_of is not None and parent in any_of and ended is FINISHED else set()
         wait.parent_ended(parent, ended)
-        for other in others - wait.unmet - {parent}:  # an any-of that is met does not wait for the others
+        for other in others - wait.parents - {parent}:  # an any-of that is met does not wait for the others
             state.dependencies.unlink(other, wait)
         # If the wait was broken before, the children that it cancels have been handled.
         if wait.is_over or (wait.broken is not None and not was_broken):
             affected += wait.jobs
-    affected.sort()
-    if len(affected) > state.part:
-        for key in affected:
+    return _defer_many(state, affected)
+
+
+def _defer_many(state: State, children: list[JobKey]) -> list[JobKey]:
+    """The children in order; none if they are too many for this step: then they arrive later."""
+    if len(children) > state.part:
+        for key in sorted(children):
             state.arriving.setdefault(key, 0)
         return []
-    return affected
+    return sorted(children)
+
+
+def release_started(state: State, at: Moment, effects: list[Effect]) -> bool:
+    """Release the jobs that wait for a start that is among the effects; whether there were any."""
+    started = {effect.job.key for effect in effects if isinstance(effect, Save)}
+    started &= state.dependencies.awaited_starts
+    affected: list[JobKey] = []
+    for parent in sorted(started):
+        if state.jobs.has_begun(parent):
+            for wait in state.dependencies.take_start_waits(parent):
+                affected += wait.jobs if wait.is_over else ()
+    children = _defer_many(state, affected)
+    for key in children:
+        release_or_cut_off(state, state.jobs[key], at, effects)
+    groups = {state.ready.where.get(key) for key in children}
+    start_among(state, groups, at, effects)
+    return bool(children)
 
 
 def release_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> Reason:

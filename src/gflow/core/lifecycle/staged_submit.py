@@ -32,6 +32,7 @@ from gflow.core.lifecycle.submit import (
     check_owner,
     check_quotas,
     check_submission_part,
+    find_earlier,
     new_job,
 )
 from gflow.core.model import Moment, links_of, size_of
@@ -69,16 +70,16 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
     """Make the next jobs of an open submission. A refusal makes the caller abandon all of it."""
     opened = _open(state, event.first)
     found: WaitCache = {}
-    waits = check_submission_part(
-        state, opened.uid, opened.user, event.specs, event.outcomes, event.hidden, opened.waits, found
-    )
+    specs = find_earlier(state, opened.uid, opened.user, event.specs, opened.first + len(opened.jobs), opened.names)
+    waits = check_submission_part(state, opened.uid, specs, event.outcomes, event.hidden, opened.waits, found)
     wall = event.at.wall
-    for spec, wait in zip(event.specs, waits, strict=True):
+    for spec, wait in zip(specs, waits, strict=True):
         job = new_job(job_key(opened.first + len(opened.jobs)), spec, opened.uid, opened.user, opened.at.wall)
         if job.state is QUEUED and wait is None and spec.begin_at <= wall:
             job.ready_at = opened.at.boot
         opened.jobs[job.key] = job
         opened.groups[job.spec.group] += 1
+        opened.names.add(opened.uid, spec.shared_name, job.key)
         size, links = size_of(job.spec), links_of(job.spec)
         opened.bytes += size
         opened.links += links
@@ -177,6 +178,7 @@ def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> G
     first, job = state.arriving.pop(key), state.jobs[key]
     if first:
         opened = state.open[first]
+        state.jobs.names.add(job.uid, job.spec.shared_name, key)
         effects.append(AddAuditEntry(key, "submitted", "", opened.uid, opened.origin))
         wait = opened.wait_of(job.spec)
         if wait is not None:

@@ -20,6 +20,7 @@ from gflow.core.resources import shape_of
 from gflow.core.scheduling.placement import why_impossible
 from gflow.core.scheduling.scheduler import start_among
 from gflow.core.state.dependencies import Wait
+from gflow.core.state.name_index import NameIndex
 from gflow.core.state.quotas import PROJECT, USER, Scope
 from gflow.core.state.state import State
 from gflow.core.state.submissions import WaitCache
@@ -39,7 +40,8 @@ REDO_BROKEN = Hint(
 
 def submit(state: State, event: Submit, effects: list[Effect]) -> None:
     """Accept all jobs of a submission, and start those that may start now."""
-    specs, at = event.specs, event.at
+    at = event.at
+    specs = find_earlier(state, event.uid, event.specs, state.jobs.next_number, NameIndex())
     waits = check_submission(state, event.uid, event.user, specs, event.outcomes, event.hidden)
     keys = []
     groups = set()
@@ -85,6 +87,36 @@ def new_job(key: JobKey, spec: Spec, uid: int, user: str, wall: float) -> Job:
         reason=HELD if spec.hold else NO_REASON,
         target=spec.on or LOCAL,
     )
+
+
+def find_earlier(
+    state: State, uid: int, specs: Sequence[Spec], number: int, before: NameIndex
+) -> Sequence[Spec]:
+    """The specs, singletons with the earlier jobs of their name that they wait for.
+
+    `number`: of the first of them. `before`: earlier jobs of the same submission, and then these.
+    """
+    if not any(spec.singleton for spec in specs):
+        return specs
+    found = []
+    for key, spec in enumerate(specs, number):
+        name = spec.shared_name
+        if spec.singleton and name:
+            spec = msgspec.structs.replace(
+                spec, depends_earlier=(*_active_jobs_named(state, uid, name), *before.find(uid, name))
+            )
+        before.add(uid, name, job_key(key))
+        found.append(spec)
+    return found
+
+
+def _active_jobs_named(state: State, uid: int, name: str) -> list[JobKey]:
+    """The active jobs of this user and name, also those of staged submissions that are still arriving."""
+    found = state.jobs.names.find(uid, name)
+    for opened in state.open.values():
+        if opened.is_closed:
+            found += [key for key in opened.names.find(uid, name) if key in state.arriving]
+    return found
 
 
 def check_owner(state: State, uid: int) -> None:
@@ -227,7 +259,7 @@ def check_submission_part(
         if not spec.parents:
             waits.append(None)
             continue
-        name = id(spec.depends_on), id(spec.depends_any)
+        name = spec.parents_id
         one = known.get(name) or found.get(name)
         if one is None:
             one = (
@@ -266,12 +298,12 @@ def check_parents(
                 ends[key] = end
             elif not is_submitted(key):
                 raise NotFound(f"there is no job {label(key)} to depend on")
-    wait = Wait.of(spec, ends.get)
+    wait = Wait.of(spec, ends.get, state.jobs.has_begun)
     if wait.broken is not None and not spec.no_auto_cancel:
         ended = ends.get(wait.broken)
         raise Refused(
-            f"job {label(wait.broken)} ended {ended.value if ended else ''}: "
-            "a job that depends on it would never start",
+            f"job {label(wait.broken)} ended {ended.value if ended else ''}: a job that depends on "
+            f"{'its failure' if ended is JobState.FINISHED else 'it'} would never start",
             hint=REDO_BROKEN if spec.redone_from else QUEUE_BROKEN,
         )
     return None if wait.is_over else wait

@@ -18,7 +18,7 @@ from gflow.core.lifecycle.cancel import release_claims
 from gflow.core.lifecycle.finish import active_tasks
 from gflow.core.lifecycle.hold import authorize_whole_jobs
 from gflow.core.lifecycle.submit import check_links, check_parents, check_possible, check_size
-from gflow.core.model import DEFAULT_SPEC, Job, JobState, Spec, links_of
+from gflow.core.model import DEFAULT_SPEC, PARENT_FIELDS, Job, JobState, Spec, links_of
 from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import run_round
@@ -29,8 +29,15 @@ from gflow.core.sweep_template import fill_spec
 from gflow.errors import Forbidden, Hint, Refused
 from gflow.options.rules import OPERATOR_FIELDS, REMOTE_FIELDS, RUNNING_FIELDS, check_rules
 
-DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
-FIELD_NAMES = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
+DEPENDENCIES = frozenset({*PARENT_FIELDS, "no_auto_cancel"})
+FIELD_NAMES = {
+    "depends_any": "depends on any",
+    "depends_end": "depends on end",
+    "depends_failure": "depends on failure",
+    "depends_start": "depends on start",
+    "warning": "signal",
+    "parameters": "parameter",
+}
 # Characters of a change that the audit log keeps.
 MOST_SHOWN = 1000
 HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
@@ -53,11 +60,11 @@ class Parents:
         self.state = state
         self._event = event
         # By identity of the sets of parents, as in `core.lifecycle.submit`.
-        self._found: dict[tuple[int, int, bool], tuple[Spec, set[JobKey], Wait | None]] = {}
+        self._found: dict[tuple[tuple[int, ...], bool], tuple[Spec, set[JobKey], Wait | None]] = {}
 
     def wait_of(self, job: Job, spec: Spec) -> Wait | None:
         """Return the dependencies that the job waits for; refuse a cycle, or what can never be met."""
-        name = id(spec.depends_on), id(spec.depends_any), spec.no_auto_cancel
+        name = spec.parents_id, spec.no_auto_cancel
         found = self._found.get(name)
         if found is None:
             above = ancestors(self.state.jobs, spec.parents, self.state.jobs.tasks)
@@ -209,6 +216,7 @@ def _apply(state: State, plan: Plan, event: Update) -> None:
     wait = state.dependencies.waits.get(job.key) if plan.is_kept else plan.wait
     state.stop_waiting(job)
     state.accounting.quota_usage.add(job, -1)
+    state.jobs.rename(job, plan.spec.shared_name)
     job.spec = plan.spec
     state.accounting.quota_usage.add(job)
     if "begin_at" in event.fields:  # an explicit begin time replaces the retry delay
@@ -262,7 +270,7 @@ def _value(field: str, value: Any) -> str:
         return " ".join(value)[:200]
     if value == getattr(DEFAULT_SPEC, field):
         return "the default"
-    if field in ("depends_on", "depends_any"):
+    if field in PARENT_FIELDS:
         return ",".join(map(label, value))
     if field == "parameters":
         return ", ".join(f"{name}={chosen}" for name, chosen in value)

@@ -1,4 +1,4 @@
-"""Dependencies: parents that must all succeed, and parents of which one must."""
+"""Dependencies: parents that must succeed (all, or one of them), end, fail or start before a job starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job, JobState, Spec
 
 Outcome = Callable[[JobKey], JobState | None]
+# What a parent besides those that must succeed has to do, as bits.
+END, FAILURE, START = 1, 2, 4
 
 
 class Wait:
@@ -16,19 +18,21 @@ class Wait:
     `broken` names the parent that can never be met.
     """
 
-    __slots__ = ("any_of", "broken", "is_open", "jobs", "unmet")
+    __slots__ = ("any_of", "broken", "is_open", "jobs", "others", "unmet")
 
     def __init__(self, unmet: set[JobKey], any_of: set[JobKey] | None, broken: JobKey | None) -> None:
         self.unmet = unmet
         # Parents of which one must succeed; None when one has, or none was asked for.
         self.any_of = any_of
         self.broken = broken
+        # Parents that must end, fail or start.
+        self.others: dict[JobKey, int] = {}
         # The jobs that wait; and whether more may join them.
         self.jobs: set[JobKey] = set()
         self.is_open = False
 
     @classmethod
-    def of(cls, spec: Spec, outcome: Outcome) -> Wait:
+    def of(cls, spec: Spec, outcome: Outcome, has_begun: Callable[[JobKey], bool]) -> Wait:
         """The unmet dependencies of a spec. `outcome`: how a parent ended; None: it has not."""
         wait = cls(set(), None, None)
         for key in spec.depends_on:
@@ -43,19 +47,47 @@ class Wait:
                 wait.any_of = {key for key, ended in ends.items() if ended is None}
                 if not wait.any_of:
                     wait.broken = wait.broken or spec.depends_any[-1]
+        wait._add_others(spec, outcome, has_begun)
         return wait
+
+    def _add_others(self, spec: Spec, outcome: Outcome, has_begun: Callable[[JobKey], bool]) -> None:
+        for key in spec.depends_end + spec.depends_earlier:
+            if outcome(key) is None:
+                self.others[key] = END
+        for key in spec.depends_failure:
+            ended = outcome(key)
+            if ended is None:
+                self.others[key] = self.others.get(key, 0) | FAILURE
+            elif ended is JobState.FINISHED:
+                self.broken = self.broken or key
+        for key in spec.depends_start:
+            if outcome(key) is None and not has_begun(key):
+                self.others[key] = self.others.get(key, 0) | START
 
     @property
     def is_over(self) -> bool:
-        return not self.unmet and self.any_of is None and self.broken is None
+        return not self.unmet and self.any_of is None and not self.others and self.broken is None
 
     @property
     def parents(self) -> set[JobKey]:
-        """Active parents whose end can change this."""
+        """Active parents whose start or end can change this."""
+        return self.must_succeed | self.others.keys()
+
+    @property
+    def must_succeed(self) -> set[JobKey]:
+        """Active parents that must succeed: all of them, or one."""
         return self.unmet | (self.any_of or set())
+
+    def parent_started(self, key: JobKey) -> None:
+        if left := self.others.get(key, 0) & ~START:
+            self.others[key] = left
+        else:
+            self.others.pop(key, None)
 
     def parent_ended(self, key: JobKey, ended: JobState) -> None:
         succeeded = ended is JobState.FINISHED
+        if self.others.pop(key, 0) & FAILURE and succeeded:
+            self.broken = self.broken or key
         if key in self.unmet:
             self.unmet.discard(key)
             if not succeeded:
@@ -70,7 +102,11 @@ class Wait:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Wait):
             return NotImplemented
-        return (self.unmet, self.any_of, bool(self.broken)) == (other.unmet, other.any_of, bool(other.broken))
+        return self._content == other._content
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.unmet, self.any_of, self.others, bool(self.broken)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -86,6 +122,8 @@ class Dependencies:
         self.children: dict[JobKey, dict[int, Wait]] = {}
         # Array -> its tasks that are parents of waiting jobs.
         self.awaited: dict[JobKey, set[JobKey]] = {}
+        # Parents for whose start a job may wait.
+        self.awaited_starts: set[JobKey] = set()
 
     def add(self, job: Job, wait: Wait) -> None:
         """Let `job` wait until `wait` is over."""
@@ -107,6 +145,7 @@ class Dependencies:
             self.children.setdefault(parent, {})[id(wait)] = wait
             if task_of(parent) is not None:
                 self.awaited.setdefault(job_key(number_of(parent)), set()).add(parent)
+        self.awaited_starts.update(key for key, needs in wait.others.items() if needs & START)
 
     def unlink_idle(self, wait: Wait) -> None:
         """Unregister a Wait that has no jobs and gets none."""
@@ -126,12 +165,23 @@ class Dependencies:
 
     def take_waits(self, parent: JobKey) -> list[Wait]:
         """Remove and return the Waits on `parent`."""
+        self.awaited_starts.discard(parent)
         if task_of(parent) is not None and parent in self.children:
             array = job_key(number_of(parent))
             self.awaited[array].discard(parent)
             if not self.awaited[array]:
                 del self.awaited[array]
         return list(self.children.pop(parent, {}).values())
+
+    def take_start_waits(self, parent: JobKey) -> list[Wait]:
+        """Tell the Waits on the start of `parent` that it has started; return them."""
+        self.awaited_starts.discard(parent)
+        waits = [wait for wait in self.children[parent].values() if wait.others.get(parent, 0) & START]
+        for wait in waits:
+            wait.parent_started(parent)
+            if parent not in wait.parents:
+                self.unlink(parent, wait)
+        return waits
 
 
 def ancestors(

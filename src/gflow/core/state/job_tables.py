@@ -9,6 +9,7 @@ from gflow.core.model import Idle, Job, JobState
 from gflow.core.resources import INFINITE
 from gflow.core.state.accounting import Accounting
 from gflow.core.state.end_times import EndingJob, EndTimes
+from gflow.core.state.name_index import NameIndex
 from gflow.core.state.runtime_estimates import Batch, RuntimeEstimates
 from gflow.core.transitions import QUEUED
 
@@ -31,12 +32,16 @@ class JobTable(dict[JobKey, Job]):
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: no longer in the table, not yet in the store.
         self.ended: dict[JobKey, Job] = {}
+        # The jobs by name, without tasks of arrays.
+        self.names = NameIndex()
 
     def add(self, job: Job) -> None:
         key = job.key
         self[key] = job
         if key & TASK_MASK:
             self.tasks.setdefault(job_key(job.number), set()).add(key)
+        else:
+            self.names.add(job.uid, job.spec.shared_name, key)
 
     def drop(self, job: Job) -> None:
         """Remove a job that has become final."""
@@ -48,6 +53,22 @@ class JobTable(dict[JobKey, Job]):
             self.tasks[array].discard(key)
             if not self.tasks[array]:
                 del self.tasks[array]
+        else:
+            self.names.remove(job.uid, job.spec.shared_name, key)
+
+    def rename(self, job: Job, name: str) -> None:
+        """Note the new name of a job, before it gets it."""
+        if not job.key & TASK_MASK and name != job.spec.shared_name:
+            self.names.remove(job.uid, job.spec.shared_name, job.key)
+            self.names.add(job.uid, name, job.key)
+
+    def has_begun(self, key: JobKey) -> bool:
+        """Whether this active job has started at least once; an array: whether all of its tasks have."""
+        job = self.get(key)
+        if job is None or job.state is JobState.RUNNING:
+            return job is not None
+        # A hand-over to another target is an attempt that may not have begun yet.
+        return job.progress is None and job.attempt > (job.remote is not None)
 
     def array_with(self, key: JobKey) -> Job | None:
         """The array in whose record this task still waits, or None."""

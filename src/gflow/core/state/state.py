@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import LOCAL, Job, JobState, Moment
+from gflow.core.model import LOCAL, PARENT_FIELDS, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.accounting import Accounting
 from gflow.core.state.deadlines import Deadlines
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # Bulk work is done to at most this many jobs in one turn of the loop: about 5 ms.
 PART = 100
-# By the parents that must all succeed, and those of which one must.
-Waits = dict[tuple[tuple[JobKey, ...], tuple[JobKey, ...]], Wait]
+# By the parents of each kind.
+Waits = dict[tuple[tuple[JobKey, ...], ...], Wait]
 
 
 class State:
@@ -241,10 +241,10 @@ def restore(
 
 def _restore_wait(state: State, job: Job, outcomes: dict[JobKey, JobState], waits: Waits) -> None:
     """Let a job wait for its parents; jobs with the same parents share a Wait."""
-    parents = job.spec.depends_on, job.spec.depends_any
+    parents = *(getattr(job.spec, field) for field in PARENT_FIELDS), job.spec.depends_earlier
     wait = waits.get(parents)
     if wait is None:
-        wait = waits[parents] = Wait.of(job.spec, outcomes.get)
+        wait = waits[parents] = Wait.of(job.spec, outcomes.get, state.jobs.has_begun)
     if not wait.is_over:
         state.dependencies.add(job, wait)
     if wait.broken is not None and not job.spec.no_auto_cancel:

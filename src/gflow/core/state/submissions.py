@@ -8,17 +8,18 @@ from gflow.core.events import Open
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Spec
 from gflow.core.state.dependencies import Wait
+from gflow.core.state.name_index import NameIndex
 
-# By the identities of the two tuples of parents; the spec keeps these alive.
-WaitCache = dict[tuple[int, int], tuple[Spec, Wait | None]]
+# By the identity of the parents; the spec keeps them alive.
+WaitCache = dict[tuple[int, ...], tuple[Spec, Wait | None]]
 
 
 class Opened:
     """A staged submission: the counts it has reserved, and its jobs until it is closed."""
 
     __slots__ = (
-        "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links", "origin",
-        "projects", "uid", "user", "waits",
+        "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links", "names",
+        "origin", "projects", "uid", "user", "waits",
     )  # fmt: skip
 
     def __init__(self, event: Open, first: int) -> None:
@@ -35,7 +36,9 @@ class Opened:
         self.left, self.cursor = event.count, 0
         # Jobs of one request share their tuples of parents, and so one `Wait`.
         self.waits: WaitCache = {}
+        # Its jobs by name.
+        self.names = NameIndex()
 
     def wait_of(self, spec: Spec) -> Wait | None:
-        found = self.waits.get((id(spec.depends_on), id(spec.depends_any))) if spec.parents else None
+        found = self.waits.get(spec.parents_id) if spec.parents else None
         return found[1] if found else None

@@ -15,7 +15,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Moment, Spec
 from gflow.core.state.state import PART, State
 from gflow.daemon.loop.bulk import Loop, check_connected
-from gflow.daemon.loop.commands import parents_of
+from gflow.daemon.loop.commands import named_parents, parents_of
 from gflow.errors import GflowError
 from gflow.fault_points import point
 from gflow.store.bulk import Bulk, Intent, keys_of, runs_of
@@ -83,7 +83,7 @@ class BulkAction:
         more: dict[str, Any] = {}
         if self.kind is Update:
             changed = self.more["fields"]
-            parents = {*changed.get("depends_on", ()), *changed.get("depends_any", ())}
+            parents = named_parents(changed)
             jobs = filter(None, (state.jobs.get(key) for key in keys))
             parents |= parents_of(job.spec for job in jobs)
             more["outcomes"] = store.outcomes(key for key in parents if not state.jobs.is_active(key))

@@ -61,11 +61,8 @@ class StagedSubmission:
         """The specs of a part, with parents and group set. Equal neighbours become one object."""
         made: list[Spec] = []
         for job in part:
-            spec, (all_of, any_of) = job.spec, job.references
-            more: dict[str, Any] = {}
-            if all_of or any_of:
-                keys = self._resolver.keys
-                more |= {"depends_on": keys(state, all_of), "depends_any": keys(state, any_of)}
+            spec = job.spec
+            more: dict[str, Any] = dict(self._resolver.fields(state, job.references))
             if (spec.max_concurrent and not spec.array) or job.is_of_sweep:
                 more["group"] = self.first
             if more:

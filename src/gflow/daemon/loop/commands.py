@@ -18,7 +18,7 @@ from gflow.core.events import Event, Submit, Tick, Update
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.job_reference import resolve
 from gflow.core.lifecycle.update import override_spec
-from gflow.core.model import AuditEntry, Job, JobState, Moment, Spec
+from gflow.core.model import PARENT_FIELDS, AuditEntry, Job, JobState, Moment, Spec
 from gflow.core.state.state import State
 from gflow.daemon.auth.submission_rules import Rights
 from gflow.errors import Forbidden, NotFound, Refused, StoreError
@@ -174,7 +174,7 @@ class UpdateCommand(msgspec.Struct):
         if self.rights is not None:
             self.rights.check(self.change.fields)
         fields = resolved_fields(state, self.uid, self.change)
-        parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
+        parents = named_parents(fields)
         hidden = hidden_among(parents, self.hides)
         jobs = filter(None, (state.jobs.get(key) or state.jobs.array_with(key) for key in self.keys))
         parents |= parents_of(job.spec for job in jobs)  # parents that stay are checked again, too
@@ -198,10 +198,15 @@ class UpdateCommand(msgspec.Struct):
 def resolved_fields(state: State, uid: int, change: Change) -> dict[str, Any]:
     """The fields of a spec that change, with references to parents resolved against the current state."""
     fields = dict(change.fields)
-    for name, texts in zip(("depends_on", "depends_any"), change.references, strict=True):
+    for name, texts in zip(PARENT_FIELDS, change.references, strict=True):
         if texts:
             fields[name] = resolved_keys(state, uid, texts)
     return fields
+
+
+def named_parents(fields: dict[str, Any]) -> set[JobKey]:
+    """The parents that these fields of a spec name."""
+    return {key for name in PARENT_FIELDS for key in fields.get(name, ())}
 
 
 def hidden_among(parents: set[JobKey], hides: Hides | None) -> frozenset[JobKey]:
@@ -216,17 +221,13 @@ def outcomes_of(state: State, store: Store, parents: set[JobKey]) -> dict[JobKey
 
 def parents_of(specs: Iterable[Spec]) -> set[JobKey]:
     """All parents of these specs. A tuple that many specs share is processed once."""
-    distinct = {id(keys): keys for spec in specs for keys in (spec.depends_on, spec.depends_any) if keys}
-    return {key for keys in distinct.values() for key in keys}
+    distinct = {spec.parents_id: spec for spec in specs if spec.parents}
+    return {key for spec in distinct.values() for key in spec.parents}
 
 
 def _resolve_parents(state: State, spec: Spec, references: References, resolver: ReferenceResolver) -> Spec:
-    all_of, any_of = references
-    if not (all_of or any_of):
-        return spec
-    return msgspec.structs.replace(
-        spec, depends_on=resolver.keys(state, all_of), depends_any=resolver.keys(state, any_of)
-    )
+    found = resolver.fields(state, references)
+    return msgspec.structs.replace(spec, **found) if found else spec
 
 
 class ReferenceResolver:
@@ -247,6 +248,11 @@ class ReferenceResolver:
         """Resolve these references now; later lookups return the same keys."""
         new = (text for text in texts if text not in self._pinned)
         self._pinned.update({text: resolve(state, self._uid, text) for text in new})
+
+    def fields(self, state: State, references: References) -> dict[str, Parents]:
+        """The fields of a spec for these references."""
+        named = zip(PARENT_FIELDS, references, strict=True)
+        return {name: self.keys(state, texts) for name, texts in named if texts}
 
     def keys(self, state: State, texts: tuple[str, ...]) -> Parents:
         known = self._by_id.get(id(texts))
@@ -358,14 +364,9 @@ class RedoCommand(SubmitCommand):
         """The spec with the changes that the caller asked for."""
         fields: dict[str, Any] = dict(self._change.fields)
         if self._clear_deps:
-            spec = msgspec.structs.replace(spec, depends_on=(), depends_any=())
-        for name, texts in self._change.references._asdict().items():
-            if texts:
-                fields[FIELDS[name]] = resolved_keys(state, self.uid, texts)
+            spec = msgspec.structs.replace(spec, singleton=False, **dict.fromkeys(PARENT_FIELDS, ()))
+        fields |= resolved_fields(state, self.uid, self._change)
         return override_spec(job, spec, fields, self._change.extend_s)
-
-
-FIELDS = {"all_of": "depends_on", "any_of": "depends_any"}
 
 
 def _topological_order(found: dict[JobKey, Job]) -> list[JobKey]:
@@ -401,8 +402,8 @@ def _redone_spec(store: Store, job: Job, new: dict[JobKey, int]) -> Spec:
         hold=False,
         begin_at=0.0,
         redone_from=job.key,
-        depends_on=renumber(spec.depends_on),
-        depends_any=renumber(spec.depends_any),
+        depends_earlier=(),
+        **{name: renumber(getattr(spec, name)) for name in PARENT_FIELDS},
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from gflow.core.forecast.explain import Blocker
-from gflow.core.model import ArrayProgress, Job, JobProgress, Spec
+from gflow.core.model import PARENT_FIELDS, ArrayProgress, Job, JobProgress, Spec
 from gflow.job_states import JobState
 from gflow.wire.encoding import JobId, key_label, rfc3339
 from gflow.wire.shell_words import FIELDS
@@ -91,6 +91,12 @@ class JobView(msgspec.Struct, kw_only=True, gc=False):
     begin_at: str | None
     depends_on: list[JobId]
     depends_any: list[JobId]
+    depends_end: list[JobId]
+    depends_failure: list[JobId]
+    depends_start: list[JobId]
+    singleton: bool
+    # The earlier jobs of its name that a singleton waits for.
+    depends_earlier: list[JobId]
     command: tuple[str, ...]
     script: str | None
     cwd: str
@@ -194,6 +200,11 @@ def job_view(job: Job, why: Blocker | None = None) -> JobView:
         begin_at=rfc3339(spec.begin_at or None),
         depends_on=[key_label(key) for key in spec.depends_on],
         depends_any=[key_label(key) for key in spec.depends_any],
+        depends_end=[key_label(key) for key in spec.depends_end],
+        depends_failure=[key_label(key) for key in spec.depends_failure],
+        depends_start=[key_label(key) for key in spec.depends_start],
+        singleton=spec.singleton,
+        depends_earlier=[key_label(key) for key in spec.depends_earlier],
         command=spec.command, script=spec.script_path or None, cwd=spec.cwd,
         target=job.target,
         target_id=(remote.id if remote else "") or None,
@@ -218,7 +229,7 @@ def asked_view(spec: Spec) -> dict[str, Any]:
         for field, value in values.items()
         if field in FIELDS
     }
-    for name in ("depends-on", "depends-on-any"):
+    for name in map(FIELDS.__getitem__, PARENT_FIELDS):
         if name in asked:
             asked[name] = [key_label(key) for key in asked[name]]
     if asked.pop("signal", None) and spec.warning[0]:

@@ -34,7 +34,7 @@ from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import JobOwner, user_name
 from gflow.daemon.context import Context
 from gflow.daemon.loop.bulk_actions import BulkAction
-from gflow.daemon.loop.commands import Hides, UpdateCommand, hidden_among, resolved_fields
+from gflow.daemon.loop.commands import Hides, UpdateCommand, hidden_among, named_parents, resolved_fields
 from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
@@ -271,7 +271,7 @@ def _bulk_update(
     """The bulk update of many jobs. References and a new group are resolved once, for all of them."""
     state, group = context.loop.state, 0
     fields = resolved_fields(state, uid, change)
-    for key in hidden_among({*fields.get("depends_on", ()), *fields.get("depends_any", ())}, hides):
+    for key in hidden_among(named_parents(fields), hides):
         raise NotFound(f"there is no job {label(key)} to depend on")
     if fields.get("max_concurrent"):
         jobs = (state.jobs[key] for key in keys if key in state.jobs)
