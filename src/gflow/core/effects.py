@@ -9,7 +9,16 @@ from gflow.core.model import Job
 
 # Audit entries for what the sender of the event did, as opposed to the scheduler in consequence.
 PERSONAL = frozenset(
-    {"submitted", "cancel", "held", "released", "updated", "reservation created", "reservation cancelled"}
+    {
+        "submitted",
+        "cancel",
+        "signal",
+        "held",
+        "released",
+        "updated",
+        "reservation created",
+        "reservation cancelled",
+    }
 )
 
 
@@ -129,7 +138,7 @@ class Withdraw(Effect, frozen=True, gc=False):
 
 
 class Warn(Effect, frozen=True, gc=False):
-    """Send this signal to the job: its time limit is near."""
+    """Send this signal to the job: its time limit is near, or a user asked for it."""
 
     key: JobKey
     attempt: int

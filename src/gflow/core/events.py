@@ -105,6 +105,14 @@ class Cancel(UserAction, frozen=True, kw_only=True):
     user: str = ""
 
 
+class SendSignal(UserAction, frozen=True, kw_only=True):
+    """Send a signal to the running jobs among these."""
+
+    number: int
+    # Its name, for the audit log.
+    name: str
+
+
 class Hold(UserAction, frozen=True, kw_only=True):
     """Hold these waiting jobs."""
 

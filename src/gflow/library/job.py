@@ -185,6 +185,10 @@ class Job:
         """Cancel the job: TERM, its grace time, KILL; `now` kills it immediately."""
         http.post("/jobs/cancel", {"jobs": [self.id], "now": now})
 
+    def signal(self, name: str | int) -> None:
+        """Send a signal to the running job, without ending it: `job.signal("USR1")`."""
+        http.post("/jobs/signal", {"jobs": [self.id], "signal": name})
+
     def hold(self) -> None:
         http.post("/jobs/hold", {"jobs": [self.id]})
 

@@ -82,7 +82,7 @@ class Target(Protocol):
         """
 
     def signal(self, run: Run, number: int) -> None:
-        """Send a signal to the job: a warning before its time limit."""
+        """Send a signal to the job: a warning before its time limit, or one that a user asked for."""
 
     def terminal(self, run: Run) -> str:
         """The socket of the terminal of a run that has one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from signal import Signals, valid_signals
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -99,12 +100,10 @@ class RawSubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     environ: Environment = ""
 
 
-class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs to cancel: by selectors, by filters, or by both; then a job must match both."""
+class JobSelection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jobs by selectors, by filters, or by both; then a job must match both."""
 
     jobs: Jobs = []
-    now: bool = False
-    dry_run: bool = False
     all: bool = False
     # Shell patterns: exp-*.
     names: Words = []
@@ -115,6 +114,29 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def is_filtered(self) -> bool:
         return self.all or bool(self.names or self.states or self.projects or self.users)
+
+
+class CancelRequest(JobSelection, kw_only=True, forbid_unknown_fields=True):
+    """Jobs to cancel."""
+
+    now: bool = False
+    dry_run: bool = False
+
+
+class SignalRequest(JobSelection, kw_only=True, forbid_unknown_fields=True):
+    """Running jobs, and the signal to send to them: `USR1`, `SIGUSR1` or `10`."""
+
+    signal: Text | int
+
+    @property
+    def number(self) -> int:
+        """The number of the signal; raises UsageError if there is none of this name."""
+        name = str(self.signal).upper().removeprefix("SIG")
+        number = int(name) if name.isdecimal() and name.isascii() and len(name) < 4 else 0
+        found = getattr(Signals, "SIG" + name, number)
+        if found not in valid_signals():
+            raise UsageError(f"there is no signal {self.signal!a:.60}", hint="write USR1, SIGUSR1 or 10")
+        return int(found)
 
 
 class TokenRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Cancel jobs, arrays and tasks; check that a user may act on a job."""
+"""Cancel and signal jobs, arrays and tasks; check that a user may act on a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
-from gflow.core.events import Cancel, UserAction
+from gflow.core.effects import AddAuditEntry, Effect, Save, Stop, Warn
+from gflow.core.events import Cancel, SendSignal, UserAction
 from gflow.core.ids import JobKey, label, task_of
 from gflow.core.lifecycle.finish import active_tasks, begin_remote, finish, split_remote_task
 from gflow.core.lifecycle.staged_submit import arrive_first
@@ -37,6 +37,17 @@ def check_cancel(state: State, event: Cancel) -> list[JobKey]:
     keys = [key for key in event.keys if state.jobs.is_active(key)]
     authorize_jobs(state, keys, event)
     return keys
+
+
+def send_signal(state: State, event: SendSignal, effects: list[Effect]) -> None:
+    """Send a signal to the jobs that run, here or on another target, and to the running tasks of arrays."""
+    for job in authorize_jobs(state, filter(state.jobs.__contains__, event.keys), event):
+        for run in active_tasks(state, job.key) if job.is_array else [job]:
+            if run.state is JobState.RUNNING:
+                effects += (
+                    AddAuditEntry(run.key, "signal", event.name),
+                    Warn(run.key, run.attempt, event.number),
+                )
 
 
 def release_claims(state: State, event: UserAction, keys: Iterable[JobKey], effects: list[Effect]) -> None:

@@ -99,6 +99,8 @@ ROUTES = [
              JobsAnswer, body=requests.RedoRequest, query=queries.SubmitQuery, status=201),
     ApiRoute("POST", "/jobs/cancel", modify.cancel, Permission.OWNER_OR_OPERATOR,
              (JobsAnswer, DryCancelAnswer), body=requests.CancelRequest),
+    ApiRoute("POST", "/jobs/signal", modify.send_signal, Permission.OWNER_OR_OPERATOR,
+             JobsAnswer, body=requests.SignalRequest),
     ApiRoute("POST", "/jobs/hold", modify.hold, Permission.OWNER_OR_OPERATOR,
              JobsAnswer, body=requests.HoldRequest),
     ApiRoute("POST", "/jobs/release", modify.release, Permission.OWNER_OR_OPERATOR,

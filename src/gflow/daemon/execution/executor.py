@@ -162,17 +162,22 @@ class Executor:
         return environ + b"\0" + added if added else environ
 
     def _stop(self, effect: Stop) -> None:
+        job = self._state().jobs.get(effect.key)
+        why = "" if job is None or job.target != LOCAL else spell_end(job, timers.now().boot)
+        self._target.stop(self._run_of(effect), now=effect.now, grace_s=effect.grace_s, why=why)
+
+    def _run_of(self, effect: Stop | Warn) -> Run:
+        """The run that an effect is about, assigned to its target: that of a task may not be yet."""
         run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
         if job is not None and job.target != LOCAL:
             self._target.of(run, job.target)
-        why = "" if job is None or job.target != LOCAL else spell_end(job, timers.now().boot)
-        self._target.stop(run, now=effect.now, grace_s=effect.grace_s, why=why)
+        return run
 
     def _withdraw(self, effect: Withdraw) -> None:
         self._target.withdraw(Run(effect.key, effect.attempt))
 
     def _warn(self, effect: Warn) -> None:
-        self._target.signal(Run(effect.key, effect.attempt), effect.signal)
+        self._target.signal(self._run_of(effect), effect.signal)
 
     def _forget(self, effect: Forget) -> None:
         point("forget.before")

@@ -6,6 +6,12 @@ from gflow.options.job_options import COMMON, JSON, ME, Option
 
 OPTIONS = (
     Option("now", "flag", "kill immediately, without the grace time"),
+    Option(
+        "signal",
+        "text",
+        "send this signal to running jobs instead of cancelling them: USR1, SIGUSR1, 10",
+        metavar="SIG",
+    ),
     Option("dry-run", "flag", "list the jobs and their dependents without cancelling them"),
     Option("all", "flag", "all your waiting and running jobs", short="a"),
     Option(
@@ -22,7 +28,7 @@ OPTIONS = (
         "text",
         "jobs in these states: Queued, R, …",
         short="s",
-        aliases=("states",),
+        aliases=("states", "t"),
         metavar="STATES",
         many=True,
     ),

@@ -191,7 +191,7 @@ class LocalTarget:
             self._stops[run] = now
 
     def signal(self, run: Run, number: int) -> None:
-        """Send a signal to the job's process group: a warning before its time limit."""
+        """Send a signal to the job's process group."""
         channel = self._busy.get(run)
         if channel is not None:
             self._send_request(channel, b"signal", run, number)

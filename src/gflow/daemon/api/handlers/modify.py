@@ -1,15 +1,16 @@
-"""Routes that change jobs: cancel, hold, release, update."""
+"""Routes that change jobs: cancel, signal, hold, release, update."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from collections.abc import Set as AbstractSet
+from signal import Signals
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gflow.core.events import Cancel, Hold, Release, Update
+from gflow.core.events import Cancel, Hold, Release, SendSignal, Update
 from gflow.core.forecast.cancel_impact import Blocked
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
@@ -34,14 +35,28 @@ from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import JobOwner, user_name
 from gflow.daemon.context import Context
 from gflow.daemon.loop.bulk_actions import BulkAction
-from gflow.daemon.loop.commands import Hides, UpdateCommand, hidden_among, named_parents, resolved_fields
+from gflow.daemon.loop.commands import (
+    EventCommand,
+    Hides,
+    UpdateCommand,
+    hidden_among,
+    named_parents,
+    resolved_fields,
+)
 from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
 from gflow.store.rows import USUAL_BYTES
 from gflow.wire.answers.jobs import DryCancelAnswer, JudgedJob, Verdict
 from gflow.wire.encoding import encode, key_label
-from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
+from gflow.wire.requests import (
+    CancelRequest,
+    HoldRequest,
+    JobSelection,
+    ReleaseRequest,
+    SignalRequest,
+    UpdateRequest,
+)
 from gflow.wire.update import Change, describe_update
 
 # A row of a cancel preview: the job, its verdict, and the parents that it would lose.
@@ -81,6 +96,49 @@ async def cancel(request: Request) -> Response:
     )
 
 
+async def send_signal(request: Request) -> Response:
+    """Send a signal to running jobs. It does not end them, unless they end by themselves."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, SignalRequest)
+    number, may_change = wanted.number, may_change_others_jobs(request)
+    name = Signals(number).name if number in set(Signals) else f"signal {number}"
+    keys = await _select_jobs(context, request, wanted)
+    running: set[JobKey] = set()
+    async for some in in_slices(keys):
+        check(request, [existing_job(context, key) for key in some])
+        running.update(key for key in some if _is_running(context, key))
+    if wanted.is_filtered:
+        keys = [key for key in keys if key in running]
+    elif not running:
+        job = existing_job(context, keys[0])
+        raise Refused(f"job {label(keys[0])} is not running: {job.state.value}")
+    targets = sorted(running)
+    for start in range(0, len(targets), PART):
+        part = tuple(targets[start : start + PART])
+        command = EventCommand(
+            lambda at, part=part: SendSignal(  # type: ignore[misc]
+                at=at, uid=uid, is_operator=may_change, keys=part, number=number, name=name
+            ),
+            origin,
+        )
+        await context.loop.run_command(command)
+    return await answer_jobs(
+        request,
+        keys,
+        lambda some: (
+            f"Job {label(key)} got {name}.\n" if key in running else f"Job {label(key)} is not running.\n"
+            for key in some
+        ),
+        "" if keys else "No jobs match.\n",
+    )
+
+
+def _is_running(context: Context, key: JobKey) -> bool:
+    """Whether this job runs, or a task of this array does."""
+    jobs = context.loop.state.jobs
+    return key in jobs.tasks or (key in jobs and jobs[key].state is JobState.RUNNING)
+
+
 async def _apply(request: Request, bulk: BulkAction, keys: list[JobKey]) -> None:
     """Apply a change to the jobs: in one turn of the loop up to `PART` jobs, else in parts."""
     loop = context_of(request).loop
@@ -99,8 +157,8 @@ async def _final_states(context: Context, keys: list[JobKey]) -> dict[JobKey, Jo
     return over
 
 
-async def _select_jobs(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
-    """Select the jobs to cancel: the named ones, the matching ones, or the named ones that match.
+async def _select_jobs(context: Context, request: Request, wanted: JobSelection) -> list[JobKey]:
+    """Select the jobs to cancel or signal: the named ones, the matching ones, or the named ones that match.
 
     Works in slices, because pattern matching is slow; jobs may end meanwhile.
     """
@@ -128,7 +186,7 @@ async def _select_jobs(context: Context, request: Request, wanted: CancelRequest
     return chosen
 
 
-def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], owner: JobOwner) -> bool:
+def _matches(job: Job, wanted: JobSelection, states: frozenset[JobState], owner: JobOwner) -> bool:
     if job.is_final or (not wanted.users and not wanted.jobs and not owner.owns(job)):
         return False
     return (
