@@ -89,7 +89,7 @@ BUSY = [
     ((G, "--nice", "low", "true"), 2, "whole number"),
     ((G, "--gpu-type", "H100", "--gpus", "1", "true"), 1, "of type"),
     # times
-    ((G, "--time", "0", "true"), 2, "longer than zero"),
+    ((G, "--stop-if-idle", "0", "--gpus", "1", "true"), 2, "longer than zero"),
     ((G, "--time", "abc", "true"), 2, "does not understand"),
     ((G, "--time", "-5", "true"), 2, "does not understand"),
     ((G, "--time", "1:99:99", "true"), 2, "does not understand"),

@@ -129,7 +129,7 @@ def test_wrap_quiet_and_ignored_options_on_the_command_line(daemon: Box) -> None
     assert daemon.text_of(1) == "1\nwrapped\n"
     done = daemon.run("gbatch", "--wrap", line, "true")
     assert done.returncode == 2 and "--wrap takes the place" in done.stderr
-    assert "Would submit" in daemon.ok("gbatch", "--test-only", "true")
+    assert daemon.ok("gbatch", "--test-only", "true") == "Job would start now.\n"
     assert "Slurm's -c is --cpus-per-task" in daemon.run("gbatch", "-c", "2", "true").stderr
 
 

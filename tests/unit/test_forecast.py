@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
 from gflow.core.engine import step
 from gflow.core.events import Cancel, Event, Exited, Foresee, Reserve, SetQuota, Submit
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import Listing, eta_query_of
+from gflow.core.forecast.start_time import Listing, eta_query_for_new, eta_query_of
 from gflow.core.forecast.wait_report import wait_report
+from gflow.core.ids import job_key
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.state.eta_calibration import EtaOutcome, EtaSample
@@ -37,6 +39,17 @@ def stopped(entries: list[Entry], gpus: int = 4, policy: Policy | None = None, e
     for entry in entries:
         replay._apply(step(replay.state, replay._submission(entry, entry.submit)), entry.submit)
     return replay.state, replay.state.jobs[len(entries) << 20], entries[-1].submit
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_a_job_that_is_not_submitted_starts_after_the_others(entries: int) -> None:
+    state, job, now = stopped([Entry(float(number), HOUR, 4) for number in range(entries)])
+    new = msgspec.structs.replace(job, key=job_key(99), ready_at=now)
+    waiting = len(state.ready)
+    found = eta_query_for_new(state, new, QueueSnapshot.of(state, now)).start()
+    assert found is not None
+    assert found.expected == pytest.approx(entries * HOUR, abs=60)
+    assert (len(state.ready), state.ready.where.get(new.key)) == (waiting, None)
 
 
 def test_start_time_is_when_enough_gpus_are_free() -> None:

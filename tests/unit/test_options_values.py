@@ -23,6 +23,7 @@ from gflow.text.table import clock
 
 COUNT = Option("count", "count", "", low=0, high=255)
 TIME = Option("time", "duration", "", low=1)
+LIMIT = next(option for option in GBATCH if option.name == "time")
 NAME = Option("name", "name", "")
 TEXT = Option("text", "text", "")
 FLAG = Option("flag", "flag", "")
@@ -217,6 +218,15 @@ def test_duration_that_is_not_one_is_refused_with_the_spellings(value):
 @pytest.mark.parametrize("value", ["0", "0:00", "0-00:00:00", 0, -1])
 def test_duration_of_nothing_is_refused(value):
     assert "longer than zero" in refusal(TIME, value).message
+
+
+@pytest.mark.parametrize("value", ["0", "0:00", "0-00:00:00", 0, "UNLIMITED", "infinite"])
+def test_a_time_limit_of_zero_is_none(value):
+    assert read(LIMIT, value) == 0
+
+
+def test_a_time_limit_is_not_negative():
+    assert "cannot be negative" in refusal(LIMIT, -1).message
 
 
 @pytest.mark.parametrize("value", ["3660-00:00:01", "9" * 18, TEN_YEARS_S + 1])

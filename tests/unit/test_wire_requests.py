@@ -215,7 +215,7 @@ def test_umask_is_that_of_files(asked, kept):
         ({"options": {"gpus": 10**6}}, "--gpus must be at most"),
         ({"options": {"gpus": True}}, "--gpus takes a whole number"),
         ({"options": {"priority": 256}}, "--priority must be at most 255"),
-        ({"options": {"time": 0}}, "--time must be longer than zero"),
+        ({"options": {"time": -1}}, "--time cannot be negative"),
         ({"options": {"time": "1:99:99"}}, "--time does not understand"),
         ({"options": {"name": "a\nb"}}, "--name must be printable"),
         ({"options": {"depends-on": ["x"]}}, "--depends-on does not understand 'x'"),

@@ -51,11 +51,12 @@ def run(words: list[str]) -> int:
         from gflow.cli.main import version
 
         return version("gbatch")
+    hot_path.note_letter(values, words)
     job = describe(values, command)
     if any(word.startswith("--gpus") for word in command[1:]):
         hot_path.note_options_of_command(json.loads(job)["options"], command)
     body = hot_path.submission(os.urandom(16).hex(), job)
-    return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
+    return _dry_run(body, values) if values.keys() & {"dry-run", "test-only"} else _submit(body, values)
 
 
 def _submit(body: bytes, values: dict[str, Any]) -> int:
@@ -108,8 +109,11 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
     """Show what would be submitted; the daemon checks it, if one is running."""
     as_json = "json" in values
     try:
-        return http.show_answer("POST", "/jobs?dry-run", body, as_json=as_json)
+        path = "/jobs?dry-run" + ("&start" if "test-only" in values else "")
+        return http.show_answer("POST", path, body, as_json=as_json)
     except (ConnectionError, Unreachable):
+        if "test-only" in values:
+            raise
         from gflow.text.submissions import dry_run_page
         from gflow.wire.answers.jobs import dry_run_view
         from gflow.wire.encoding import encode

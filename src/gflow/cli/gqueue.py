@@ -23,8 +23,20 @@ PASSED = {
 }  # fmt: skip
 
 
+# Options of squeue that gqueue lacks, or that mean something else.
+SQUEUE = {
+    "-n": "-n is --limit here; Slurm's -n is --name, here -N",
+    "-l": "Slurm's -l: gqueue -f 'JOBID,NAME,USER,STATE,TIME,TIMELIMIT,NODELIST(REASON)'",
+    "-i": "Slurm's -i is --watch --interval here",
+    "--start": "expected starts: gqueue -f JOBID,NAME,ST,START; gjob why 42",
+    "--noheader": "programs read --json, -o csv or -o yaml",
+    "-O": "Slurm's -O is -f here: gqueue -f JOBID,NAME,ST",
+    "-A": "Slurm's -A is -P here",
+}
+
+
 def run(words: list[str]) -> int:
-    values, rest = parse(words, OPTIONS)
+    values, rest = _parse(words)
     if "help" in values:
         from gflow.options import help
 
@@ -52,6 +64,17 @@ def run(words: list[str]) -> int:
 
         hot_path.write(1, other_jobs().encode())
     return 0
+
+
+def _parse(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Parse options. An error about an option of squeue says what it is here."""
+    try:
+        return parse(words, OPTIONS)
+    except Exception as error:
+        for word, hint in SQUEUE.items():
+            if word in words and (word in str(error) or "--limit" in str(error)):
+                error.hint = hint  # type: ignore[attr-defined]
+        raise
 
 
 def _ask(query: dict[str, str], output: str) -> bytes:

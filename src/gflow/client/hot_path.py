@@ -49,11 +49,19 @@ def submit(words: list[str]) -> int | None:
         return None
     if not is_plain(command):
         return None
+    note_letter(values, words)
     note_options_of_command(values, command)
     token = posix.urandom(16).hex()
     body = submission(token, job_body(values, command))
     status, headers, answer = deliver(body, target(values))
     return show(status, headers, answer)
+
+
+def note_letter(values: dict[str, Any], words: list[str]) -> None:
+    """Note that -n with a number names the job: in Slurm it is the number of tasks."""
+    name = values.get("name", "")
+    if name.isdigit() and ("-n" in words or "-n" + name in words):
+        write(2, f"gbatch: the job is called {name}: -n is --name here; Slurm's -n is --ntasks\n".encode())
 
 
 def note_options_of_command(values: dict[str, Any], command: list[str]) -> None:
@@ -152,8 +160,8 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
 
 # Options left to `gflow.cli`. `begin` is one, because times depend on the configured time zone.
 SLOW = {
-    "help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit", "gpus-per-task",
-    "wrap", "quiet", "ignored", *PER_UNIT, *[option.name for option in CAPTURE],
+    "help", "version", "wait", "json", "begin", "dry-run", "test-only", "venv", "conda-env", "fit",
+    "gpus-per-task", "wrap", "quiet", "ignored", *PER_UNIT, *[option.name for option in CAPTURE],
 }  # fmt: skip
 JOB_NAMES = {option.name for option in JOB}
 

@@ -53,7 +53,7 @@ class SubmitKeywords(TypedDict, total=False):
     memory_limit: int | str | None
     """Same as memory."""
     time: int | str | None
-    """Stop the job after this long: 2h, 1h30m, 30 (minutes), 4:00:00, 1-02:00:00."""
+    """Stop the job after this long: 2h, 1h30m, 30 (minutes), 4:00:00, 1-02:00:00; 0: no limit."""
     time_limit: int | str | None
     """Same as time."""
     timelimit: int | str | None

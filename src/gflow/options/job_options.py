@@ -209,7 +209,7 @@ SLURM = (
     Option("wrap", "text", "Slurm: a shell command line to run as a script", metavar="LINE"),
     Option("no-requeue", "slurm", "Slurm: without --requeue, also if the script asks for it"),
     Option("open-mode", "slurm", "Slurm: does nothing: output is appended", metavar="MODE"),
-    Option("test-only", "slurm", "Slurm: same as --dry-run"),
+    Option("test-only", "flag", "Slurm: check the job and print when it would start; submit nothing"),
 )
 
 # Slurm's quantities for each task, CPU or GPU. `options.slurm.multiply` makes totals of them.
@@ -254,9 +254,9 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             metavar="SIZE", low=1, in_shapes=True,
             shown="Memory: {}", seen_by="all", changes="waiting", changed_by="operators"),
         JobOption("time", "duration",
-            "stop the job after this long: 2h, 1h30m, 30 (minutes), 4:00:00, 1-02:00:00",
+            "stop the job after this long: 2h, 1h30m, 30 (minutes), 4:00:00, 1-02:00:00; 0: no limit",
             field="time_limit_s", short="t", aliases=("time-limit", "timelimit"),
-            metavar="T", low=1, in_shapes=True,
+            metavar="T", low=0, in_shapes=True,
             shown="Time limit: {}", seen_by="all", changes="running", changed_by="operators"),
         JobOption("stop-if-idle", "duration",
             "stop the job when it has used none of its GPUs for this long: 2h or 30 (minutes)",

@@ -225,12 +225,6 @@ def _mail_type(value: str) -> Meant:
     return {"notify-on": ",".join(dict.fromkeys(events))} if events else {}
 
 
-def _time(value: str) -> Meant:
-    """In Slurm, 0, UNLIMITED and INFINITE mean no limit."""
-    unlimited = value.upper() in ("UNLIMITED", "INFINITE") or not value.strip("0:-")
-    return {} if unlimited else {"time": value}
-
-
 def _begin(value: str) -> Meant:
     """After `now+` a bare number is seconds in Slurm, minutes in gflow; Slurm spells units out."""
     amount = value.removeprefix("now+")
@@ -269,14 +263,12 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "mail-type": _mail_type,
     "account": lambda value: {"project": value},
     "mem": lambda value: {} if not value.rstrip("KMGTkmgt").strip("0") else {"memory": value},
-    "time": _time,
     "begin": _begin,
     "output": lambda value: {"output": value.replace("%N", "%h")},
     "error": lambda value: {"error": value.replace("%N", "%h")},
     "nodes": _nodes,
     "shape": _shape,
     "no-requeue": lambda value: {"requeue": False},
-    "test-only": lambda value: {"dry-run": True},
     "exclusive": lambda value: {"exclusive": True},
     "parsable": lambda value: {},
     "quiet": lambda value: {},

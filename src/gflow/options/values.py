@@ -73,7 +73,8 @@ def read_duration(value: Any, option: Option, plain_s: int = 60) -> int:
     if seconds is None:
         refuse(f"--{option.name} does not understand {quote(value)}", describe_grammar(plain_s))
     if option.low is not None and seconds < option.low:
-        refuse(f"--{option.name} must be longer than zero, not {quote(value)}")
+        rule = "must be longer than zero" if option.low else "cannot be negative"
+        refuse(f"--{option.name} {rule}, not {quote(value)}")
     if seconds > TEN_YEARS_S:
         refuse(f"--{option.name} must be under ten years, not {quote(value)}")
     return seconds
@@ -81,7 +82,9 @@ def read_duration(value: Any, option: Option, plain_s: int = 60) -> int:
 
 def read_extension(value: str, option: Option) -> int:
     """`+2h`, `+30` (minutes), `+1:00:00`: seconds to add."""
-    return read_duration(value.removeprefix("+"), option)
+    if not (seconds := read_duration(value.removeprefix("+"), option)):
+        refuse(f"--{option.name} must be longer than zero, not {quote(value)}")
+    return seconds
 
 
 def read_change(value: Any, option: Option) -> Any:

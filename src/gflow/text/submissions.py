@@ -8,6 +8,7 @@ from itertools import islice
 
 from gflow.core.model import Spec
 from gflow.core.task_set import parse_tasks
+from gflow.text.table import clock, near_moment
 
 # Lines of a dry run that are printed at most.
 MOST_LINES = 1000
@@ -36,6 +37,16 @@ def sweep_line(first: str, last: str, count: int, group: int) -> str:
         f"Submitted {count} batch jobs {first}-{last} as group g{group}\n"
         f"See gqueue g{group}; change how many run at once with: gctl set-limit {group} N\n"
     )
+
+
+def would_start_line(spec: Spec, total: int, start: float | None, now: float, why: str) -> str:
+    """When the first job of a submission would start. `why`: the reason why that is unknown."""
+    which = "Job" if total == 1 else f"The first of {total} jobs"
+    if start is None:
+        return f"{which} would start {why or 'at a time that cannot be estimated'}.\n"
+    gpus = f" on {spec.gpus} GPU{'s' if spec.gpus > 1 else ''}" if spec.gpus else ""
+    when = "now" if start - now < 1 else f"at about {near_moment(start, now)} (in {clock(start - now)})"
+    return f"{which} would start {when}{gpus}.\n"
 
 
 def dry_run_page(specs: Sequence[Spec]) -> str:

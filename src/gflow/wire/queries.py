@@ -93,6 +93,8 @@ class SubmitQuery(Query, frozen=True):
     """`POST /jobs` and `/jobs/redo`: the form of the answer, or a dry run."""
 
     dry_run: bool = False
+    # In a dry run: when the first job would start.
+    start: bool = False
     parsable: bool = False
     named: bool = False
 

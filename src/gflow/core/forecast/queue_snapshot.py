@@ -220,7 +220,7 @@ def _representatives(
             seen.add(key)
             yield key, group, 1
     groups = snapshot.groups(with_gpus)
-    each = 1 + (sum(len(group.members) for group in groups) - len(seen)) // MOST_FAR
+    each = 1 + max(0, sum(len(group.members) for group in groups) - len(seen)) // MOST_FAR
     first = 0
     for group in groups:
         for key in islice(group.members, first, None, each):

@@ -16,10 +16,19 @@ from math import inf
 import msgspec
 
 from gflow.core.forecast.queue_simulation import AT_WORST, EXPECTED, Lengths, QueueSimulation
-from gflow.core.forecast.queue_snapshot import Member, QueueSnapshot, Waiting, ahead_of, size_of, waiting_jobs
+from gflow.core.forecast.queue_snapshot import (
+    GroupCopy,
+    Member,
+    QueueSnapshot,
+    Waiting,
+    ahead_of,
+    size_of,
+    waiting_jobs,
+)
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.state.eta_calibration import EtaSample, wait_of
+from gflow.core.state.queue import ReadyQueue
 from gflow.core.state.state import State
 
 # Tolerance added to the latest start, in seconds.
@@ -113,6 +122,15 @@ def eta_query_for(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery |
     group = state.ready.where.get(job.key)
     copy = None if group is None else snapshot.copy_of(group, job.key)
     return None if copy is None else EtaQuery(snapshot, (job.key, copy))
+
+
+def eta_query_for_new(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery:
+    """A query for a job that is not submitted, as if it joined the queue now. Changes nothing."""
+    queue = ReadyQueue(state.runtime_estimates, by_length=state.policy.order == "shortest")
+    queue.bands = state.ready.bands
+    copy = GroupCopy.of(queue.add(job), job.key)
+    queue.remove(job)
+    return EtaQuery(snapshot, (job.key, copy))
 
 
 def eta_query_of(state: State, job: Job, now: float) -> EtaQuery:

@@ -60,6 +60,11 @@ def slurm_variables(job: Job) -> dict[str, str]:
     return {f"SLURM_{name}": str(value) for name, value in found.items() if value not in (None, "", 0)}
 
 
+def _job_id(job: Job) -> int:
+    """A number of its own for each task, as in Slurm: scripts calculate ports and seeds from it."""
+    return job.number if job.task is None else job.key
+
+
 def _host(job: Job) -> str:
     return os.uname().nodename
 
@@ -81,8 +86,8 @@ def _spans(job: Job) -> tuple[Span, ...]:
 # NTASKS and CPUS_PER_TASK exist only if they were asked for, because frameworks conclude from NTASKS that
 # srun started them. Numbers that are 0 in Slurm too are text.
 SLURM_VARIABLES: dict[str, Callable[[Job], object]] = {
-    "JOB_ID": lambda job: job.label,
-    "JOBID": lambda job: job.label,
+    "JOB_ID": _job_id,
+    "JOBID": _job_id,
     "JOB_NAME": lambda job: job.file_name,
     "JOB_USER": lambda job: job.user,
     "JOB_UID": lambda job: str(job.uid),

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
-from gflow.core.forecast.start_time import EtaQuery, Listing, eta_query_for
+from gflow.core.forecast.start_time import EtaQuery, Listing, eta_query_for, eta_query_for_new
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.daemon.loop import timers
@@ -53,6 +53,15 @@ class Forecasts:
                 async with self._computing:
                     if not query.is_answered:
                         await self._threads.run_now(query.compute)
+            return query
+
+    async def forecast_for_new(self, uid: int, job: Job) -> EtaQuery:
+        """The computed forecast for a job that is not submitted."""
+        async with self._threads.turn(uid):
+            shared = await self._current()
+            query = eta_query_for_new(self._loop.state, job, shared.snapshot)
+            async with self._computing:
+                await self._threads.run_now(query.compute)
             return query
 
     async def starts(self, uid: int) -> dict[JobKey, float]:

@@ -148,6 +148,8 @@ class DryRunAnswer(msgspec.Struct, kw_only=True):
     jobs: list[PlannedJob]
     total: int
     scripts: list[str]
+    # When the first job would start, if the query asks for it; null: unknown.
+    starts_at: str | None = None
 
 
 Verdict = Literal["ok", "invalid", "blocked"]

@@ -9,28 +9,49 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.lifecycle.submit import check_number, check_owner, check_quotas, check_submission_part
-from gflow.core.model import Spec
+from gflow.core.ids import job_key
+from gflow.core.lifecycle.submit import (
+    check_number,
+    check_owner,
+    check_quotas,
+    check_submission_part,
+    find_earlier,
+    new_job,
+)
+from gflow.core.model import LOCAL, Job, Spec
+from gflow.core.state.dependencies import Wait
+from gflow.core.state.name_index import NameIndex
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import PART, State
 from gflow.core.state.submissions import WaitCache
 from gflow.daemon.api.expansion import Expansion
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.response import TimedTurnResponse, json_frame, json_items, wants_text
+from gflow.daemon.api.response import TimedTurnResponse, answer, json_frame, json_items, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note
+from gflow.daemon.loop import timers
 from gflow.daemon.loop.bulk_submission import StagedSubmission
 from gflow.daemon.loop.commands import SubmitCommand
 from gflow.daemon.notify.destinations import mail_note
 from gflow.errors import GflowError, clean_page
-from gflow.text.submissions import MOST_LINES, dry_run_head, dry_run_lines, dry_run_more, tasks_of
+from gflow.text.submissions import (
+    MOST_LINES,
+    dry_run_head,
+    dry_run_lines,
+    dry_run_more,
+    tasks_of,
+    would_start_line,
+)
 from gflow.wire.answers.jobs import DryRunAnswer, planned_job
+from gflow.wire.encoding import rfc3339
 from gflow.wire.requests import ParsedJob
 
 
-async def dry_run(request: Request, command: SubmitCommand, expansion: Expansion) -> Response:
-    """Check a submission as if it were made now, then stream its jobs."""
+async def dry_run(
+    request: Request, command: SubmitCommand, expansion: Expansion, *, wants_start: bool
+) -> Response:
+    """Check a submission as if it were made now, then stream its jobs. `wants_start`: only its start."""
     context = context_of(request)
     trial = Trial(context, command)
     async with AsyncExitStack() as stack:
@@ -38,6 +59,8 @@ async def dry_run(request: Request, command: SubmitCommand, expansion: Expansion
         hold(expansion.raw_bytes)
         await expansion.for_each(trial.check_part, PART, last=False)
         trial.raise_refusal()
+        if wants_start:
+            return await _answer_start(request, trial)
         if wants_text(request):
             pieces, media = _text(trial, expansion), "text/plain; charset=utf-8"
         else:
@@ -58,6 +81,8 @@ class Trial:
         self._refusal: GflowError | None = None
         # One spec of each kind that may need a note.
         self._kinds: dict[tuple[object, ...], Spec] = {}
+        # Its first spec, and the dependencies of that.
+        self._first: tuple[Spec, Wait | None] | None = None
 
     def check_part(self, part: list[ParsedJob]) -> None:
         """Check a part. The first refusal is kept, because refusals of the total count take precedence."""
@@ -78,9 +103,20 @@ class Trial:
         made = self.specs(part)
         outcomes = submission.outcomes(state, self.context.store, made)
         command, known = self._command, self._checked
-        check_submission_part(
+        made = tuple(find_earlier(state, command.uid, made, self.number, NameIndex()))
+        waits = check_submission_part(
             state, command.uid, command.user, made, outcomes, submission.hidden(made), known, known
         )
+        self._first = self._first or (made[0], waits[0])
+
+    def first_job(self) -> tuple[Job, Wait | None]:
+        """The first job, as it would be submitted now, and the dependencies that it would wait for."""
+        assert self._first is not None
+        spec, wait = self._first
+        at, command = timers.now(), self._command
+        job = new_job(job_key(self.number), spec, command.uid, command.user, at.wall)
+        job.ready_at = at.boot
+        return job, wait
 
     def raise_refusal(self) -> None:
         """Check the totals, then raise the first refusal of a part, if any."""
@@ -99,6 +135,28 @@ class Trial:
         known = self._kinds.values()
         note = auto_memory_note(known) or local_note(known)
         return "; ".join(filter(None, (note, mail_note(self.context.settings.destinations, known))))
+
+
+async def _answer_start(request: Request, trial: Trial) -> Response:
+    """When the first job of the submission would start."""
+    context, (job, wait) = trial.context, trial.first_job()
+    at, start, why = timers.now(), None, ""
+    if job.target != LOCAL:
+        why = f"{job.target} decides when"
+    elif wait is not None:
+        why = "after its dependencies: the time cannot be estimated"
+    elif job.spec.hold:
+        why = "when it is released"
+    else:
+        query = await context.forecasts.forecast_for_new(job.uid, job)
+        found = query.start()
+        start = None if found is None else max(job.spec.begin_at, at.to_wall(found.expected))
+    data = DryRunAnswer(
+        dry_run=True, jobs=[planned_job(job.spec)], total=trial.jobs, scripts=[], starts_at=rfc3339(start)
+    )
+    page = would_start_line(job.spec, trial.tasks, start, at.wall, why)
+    note = f"{trial.note}\n" if trial.note else ""
+    return answer(request, lambda: data, lambda: clean_page(page + note))
 
 
 def _check_totals(state: State, command: SubmitCommand) -> None:

@@ -62,7 +62,7 @@ async def submit(request: Request) -> Response:
     command = SubmitCommand(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
     expansion = Expansion(request, wanted, reader, rights)
     if query.dry_run:
-        return await dry_run(request, command, expansion)
+        return await dry_run(request, command, expansion, wants_start=query.start)
     # One job of each kind that may need a note, or that a cluster may reject.
     kinds: dict[tuple[object, ...], ParsedJob] = {}
     texts, sizes = set[str](), [0]
