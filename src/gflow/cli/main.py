@@ -23,7 +23,7 @@ def run(program: str, words: list[str], package: str = "gflow.cli") -> int:
 
         timezone.use_configured()
     # The builtin: importlib costs a millisecond.
-    code: int = __import__(f"{package}.{program}", fromlist=("run",)).run(words)
+    code: int = __import__(f"{package}.{program.replace('-', '_')}", fromlist=("run",)).run(words)
     return code
 
 
@@ -39,6 +39,8 @@ def _umbrella(words: list[str]) -> int:
         from gflow.cli.tools.completion import complete
 
         return complete(words[1:])
+    if name == "slurm":  # called by the functions of slurm-aliases
+        return _run_stand_in(words[1:])
     if name in TOOLS:
         return _run(name, words[1:], "gflow.cli.tools")
     for candidate in (name, "g" + name):
@@ -48,6 +50,17 @@ def _umbrella(words: list[str]) -> int:
     raise UsageError(
         f"gflow has no command {name!a}", hint=f"did you mean {close}?" if close else "see gflow --help"
     )
+
+
+def _run_stand_in(words: list[str]) -> int:
+    """Run a stand-in for a command of Slurm, and report errors under the name of that command."""
+    stand_ins = __import__("gflow.cli.tools.slurm", fromlist=("run",))
+    name = words[0] if words and words[0] in stand_ins.COMMANDS else "gflow slurm"
+    try:
+        code: int = stand_ins.run(words)
+    except Exception as error:
+        return fail(name, error, words[1:])
+    return code
 
 
 def _elsewhere(name: str) -> str:
@@ -89,7 +102,7 @@ def fail(program: str, error: Exception, words: list[str]) -> int:
 def _help() -> str:
     from gflow.cli.registry import PROGRAMS, TOOLS
 
-    commands = "\n".join(f"  {name:<9} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
+    commands = "\n".join(f"  {name:<13} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …
 
 gflow schedules GPU jobs: submit commands; each starts when its GPUs are free.

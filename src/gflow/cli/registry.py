@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PROGRAMS = {
     "gflowd": "the daemon: start it, stop it, configure it",
     "gbatch": "submit a job",
-    "grun": "run a job in the foreground: show its output, cancel it with Ctrl-C",
+    "grun": "run a job in the foreground: show its output; Ctrl-C cancels it",
     "gqueue": "list running and waiting jobs, and why they wait",
     "gjob": "show a job and its log, or change it",
     "gcancel": "cancel jobs",
@@ -33,6 +33,7 @@ TOOLS = {
     "spot": "run a command on a spot instance; stop it before it is reclaimed",
     "events": "print events as they occur",
     "report": "report progress and metrics from a shell script in a job",
+    "slurm-aliases": "shell functions: squeue, sbatch, scancel, … call gflow",
     "mcp": "serve gflow to an assistant (MCP)",
     "api": "print the OpenAPI description of the HTTP API",
     "simulate": "replay a trace under other scheduling policies",

@@ -1,0 +1,131 @@
+"""gflow slurm: stand-ins for commands of Slurm; `gflow slurm-aliases` prints functions that call them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from gflow.cli.tools import slurm_listing
+from gflow.cli.tools.slurm_words import Known, split
+from gflow.errors import UsageError
+from gflow.options import slurm
+
+# Options of scancel, and the words for gcancel; None: the option does nothing here.
+SCANCEL = Known(
+    {"t": "state", "u": "user", "n": "name", "s": "signal", "A": "account", "f": "full", "b": "batch",
+     "v": "verbose", "Q": "quiet"},
+    flags=("me", "full", "batch", "verbose", "quiet", "ctld", "help"),
+    values=("state", "user", "name", "jobname", "signal", "account"),
+)  # fmt: skip
+# Options that gcancel has too.
+CANCELLED_BY = ("me", "help", "user", "name", "jobname", "signal", "account")
+GCANCEL = {"jobname": "name", "account": "project"}
+SINFO = Known(
+    {"l": "long", "a": "all", "N": "Node", "e": "exact", "s": "summarize", "i": "iterate"},
+    flags=("long", "all", "Node", "exact", "summarize", "help"),
+    values=("iterate",),
+)
+# Options of sbatch and srun whose values Slurm reads otherwise than gbatch.
+READ_OTHERWISE = ("begin", "output", "error")
+SRUN_IGNORED = ("mpi", "cpu-bind", "label", "unbuffered", "kill-on-bad-exit", "input", "overlap")
+
+
+def run(words: list[str]) -> int:
+    """Run one command of Slurm: `gflow slurm squeue --me`."""
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        raise UsageError(f"gflow has no stand-in for {name!a:.60}", hint="there are: " + ", ".join(COMMANDS))
+    return COMMANDS[name](words[1:])
+
+
+def scancel(words: list[str]) -> int:
+    from gflow.cli import gcancel
+
+    given, jobs = split("scancel", words, SCANCEL)
+    ours = list(map(slurm_listing.gflow_id, jobs))
+    for name, value in given:
+        if name == "state":
+            ours.append("--state=" + slurm_listing.states_of(value))
+        elif name in CANCELLED_BY:
+            ours.append(f"--{GCANCEL.get(name, name)}" + (f"={value}" if value else ""))
+    return gcancel.run(ours)
+
+
+def sinfo(words: list[str]) -> int:
+    from gflow.cli import ginfo
+
+    given, rest = split("sinfo", words, SINFO)
+    if rest:
+        raise UsageError(f"unexpected argument {rest[0]!a:.60}", hint="ginfo shows the GPUs of this machine")
+    ours = [f"--{name}" for name, _ in given if name in ("long", "help")]
+    return ginfo.run(ours + [word for name, value in given if name == "iterate" for word in
+                             ("--watch", f"--interval={value}")])  # fmt: skip
+
+
+def sbatch(words: list[str]) -> int:
+    from gflow.cli import gbatch
+
+    ours, command = _submission("sbatch", words)
+    return gbatch.run(ours + command)
+
+
+def srun(words: list[str]) -> int:
+    """Run a command as a job in the foreground."""
+    from gflow.cli import grun
+
+    ours, command = _submission("srun", words)
+    if any(word.startswith("--ntasks=") and word != "--ntasks=1" for word in ours):
+        raise UsageError(
+            "srun starts several tasks only inside of a job",
+            hint="write a script with srun, and submit it: sbatch script.sh",
+        )
+    return grun.run(ours + command)
+
+
+def _submission(program: str, words: list[str]) -> tuple[list[str], list[str]]:
+    """The options for gbatch or grun, and the command. Letters mean what they mean in Slurm."""
+    known = Known(slurm.SHORT | {"l": "label", "K": "kill-on-bad-exit", "u": "unbuffered", "i": "input"},
+                  flags=(*slurm.FLAGS, "pty", "help", "label", "unbuffered", "kill-on-bad-exit", "overlap"),
+                  values=None, until_word=True)  # fmt: skip
+    given, command = split(program, words, known)
+    ours = []
+    for name, value in given:
+        if program == "srun" and name in SRUN_IGNORED:
+            continue
+        if name == "dependency":
+            value = ",".join(map(_dependency, value.split(",")))
+        meant = slurm.translate(name, value) if name in READ_OTHERWISE else {name: value}
+        ours += [f"--{option}={text}" if text else f"--{option}" for option, text in meant.items()]
+    return ours, ["--", *command] if command else []
+
+
+def _dependency(part: str) -> str:
+    return ":".join(map(slurm_listing.gflow_id, part.split(":")))
+
+
+def scontrol(words: list[str]) -> int:
+    from gflow.cli import gjob
+
+    match words:
+        case ["show", "job", *jobs] if jobs:
+            return gjob.run(["show", *map(slurm_listing.gflow_id, jobs)])
+        case ["hold" | "release" as what, *jobs] if jobs:
+            return gjob.run([what, *map(slurm_listing.gflow_id, jobs)])
+        case ["show", "hostnames" | "hostname", *_]:
+            print(os.uname().nodename)
+            return 0
+    raise UsageError(
+        f"gflow does not translate scontrol {' '.join(words)!a:.60}",
+        hint="it translates show job, show hostnames, hold and release; see also gjob update, gjob redo",
+    )
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "sbatch": sbatch,
+    "srun": srun,
+    "squeue": slurm_listing.squeue,
+    "scancel": scancel,
+    "sacct": slurm_listing.sacct,
+    "sinfo": sinfo,
+    "scontrol": scontrol,
+}
