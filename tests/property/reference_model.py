@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gflow.core.effects import Effect, Save, Start, Stop, Warn
+from gflow.core.effects import Accepted, Effect, Save, Start, Stop, Warn
 from gflow.core.events import (
     Cancel,
     Claim,
@@ -120,6 +120,7 @@ class ReferenceModel:
                     self._check_way(state.jobs[effect.key], state)
                 self.stopping.add(effect.key)
         self._check_order(started, state)
+        _check_singletons(effects, state)
         for effect in effects:
             if isinstance(effect, Save):
                 self._check_usage(effect.job)
@@ -435,6 +436,20 @@ class ReferenceModel:
         if kind not in known:
             known[kind] = not self._is_capped(spec, state) and self._fits(spec.shape)
         return known[kind]
+
+
+def _check_singletons(effects: list[Effect], state: State) -> None:
+    """A new singleton waits for every earlier active job of its name and user."""
+    accepted = [key for effect in effects if isinstance(effect, Accepted) for key in effect.keys]
+    for job in filter(None, map(state.jobs.get, accepted)):
+        if job.spec.singleton and job.spec.shared_name:
+            earlier = {
+                other.key
+                for other in state.jobs.values()
+                if other.task is None and other.key < job.key and other.uid == job.uid
+                if other.spec.shared_name == job.spec.shared_name
+            }
+            assert earlier <= set(job.spec.depends_earlier), f"singleton {job.label} forgets {earlier}"
 
 
 def _check_run_time(job: Job, run: Run | None, at: Moment) -> None:

@@ -76,6 +76,12 @@ def start_not_noticed(monkeypatch):
     return ("a start that has happened", "parents")
 
 
+def singleton_of_its_submission(monkeypatch):
+    """A singleton waits for jobs of its own submission alone."""
+    monkeypatch.setattr(submit, "_active_jobs_named", lambda state, uid, name: [])
+    return ("singleton",)
+
+
 def round_that_skips(monkeypatch):
     """A round ends at the first job that does not fit, though others would."""
     original = queue.Walk.next
@@ -161,6 +167,7 @@ MUTANTS = (
     dependency_ignored_without_comparison,
     failure_taken_for_an_end,
     start_not_noticed,
+    singleton_of_its_submission,
     round_that_skips,
 )
 

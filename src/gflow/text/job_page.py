@@ -123,8 +123,13 @@ def _spell(kind: str, value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
+# Earlier jobs of a singleton that its page names.
+MOST_NAMED = 8
+
+
 def _singleton(spec: Spec) -> str:
-    earlier = ", ".join(map(label, spec.depends_earlier))
+    known, more = spec.depends_earlier[:MOST_NAMED], len(spec.depends_earlier) - MOST_NAMED
+    earlier = ", ".join([*map(label, known), *([f"and {more} more"] if more > 0 else [])])
     return f"after earlier jobs of its name: {earlier}" if earlier else "there was no earlier job of its name"
 
 
