@@ -281,6 +281,11 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     def percent(self) -> int | None:
         return min(100, 100 * self.step // self.steps) if self.steps else None
 
+    @property
+    def part(self) -> float:
+        """The part of its steps that the job has done, from 0 to 1; 0 if their number is unknown."""
+        return min(1.0, self.step / self.steps) if self.steps else 0.0
+
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """One job: its spec and its state. Times are seconds on the wall clock, unless the name says `boot`.
@@ -374,6 +379,15 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         if self.state in FINAL:
             return self.ran_s
         return None if self.started_boot is None else max(0.0, boot - self.started_boot)
+
+    def left_s(self, wall: float) -> float | None:
+        """Seconds to the end of a running job, by its last progress report; None: unknown or not running."""
+        report = self.progress_report
+        if report is None or report.left_s is None or self.state is not JobState.RUNNING:
+            return None
+        if self.started_at is not None and report.at < self.started_at:  # reported by an earlier attempt
+            return None
+        return max(0.0, report.left_s - (wall - report.at))
 
     def set_retry_delay(self, delay_s: float, at: Moment) -> None:
         """Set the retry delay, in seconds; 0: none."""

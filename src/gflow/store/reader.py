@@ -81,6 +81,10 @@ class Reader:
             values += span
         return where, values
 
+    def is_hidden(self, key: int) -> bool:
+        """Whether this job belongs to a submission that is not closed."""
+        return any(first <= key <= last for first, last in self._hidden)
+
     def job(self, row: Any) -> Job:
         """Convert a row to a job."""
         return job_of(row, self._specs)

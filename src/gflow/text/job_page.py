@@ -13,7 +13,7 @@ from gflow.core.lifecycle.limits import spell_progress
 from gflow.core.model import DEFAULT_SPEC, LOCAL, AuditEntry, Job, Moment, Spec
 from gflow.core.scheduling.placement import gib
 from gflow.options.job_options import JOB
-from gflow.text.queue import left_s, short_state
+from gflow.text.queue import short_state
 from gflow.text.table import clock, fine, moment, table
 from gflow.wire.answers.daemon import StatusAnswer
 
@@ -195,7 +195,7 @@ def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
 def _progress(job: Job, now: Moment) -> list[tuple[str, str]]:
     if job.progress_report is None:
         return []
-    left = left_s(job, now)
+    left = job.left_s(now.wall)
     text = spell_progress(job.progress_report) + (f", about {clock(left)} left" if left is not None else "")
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in job.progress_report.metrics.items())
     return [("Progress", text), *([("Metrics", metrics)] if metrics else [])]

@@ -97,18 +97,8 @@ def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
     return f"step {report.step}" if report.percent is None else f"{report.percent}%"
 
 
-def left_s(job: Job, now: Moment) -> float | None:
-    """Seconds to the end of a running job, by its last progress report; None: unknown or not running."""
-    report = job.progress_report
-    if report is None or report.left_s is None or job.state is not JobState.RUNNING:
-        return None
-    if job.started_at is not None and report.at < job.started_at:  # reported by an earlier attempt
-        return None
-    return max(0.0, report.left_s - (now.wall - report.at))
-
-
 def _eta(job: Job, why: Blocker | None, now: Moment) -> str:
-    seconds = left_s(job, now)
+    seconds = job.left_s(now.wall)
     return "-" if seconds is None else clock(seconds)
 
 
@@ -145,8 +135,9 @@ def spell_parameters(job: Job) -> str:
     return " ".join(f"{name}={value}" for name, value in job.spec.parameters)
 
 
-def _command(job: Job) -> str:
-    return shlex.join((*filter(None, [job.spec.script_path]), *job.spec.command)) or "-"
+def spell_command(job: Job, command: Sequence[str]) -> str:
+    """A command of a job as a shell command line, with its script."""
+    return shlex.join((*filter(None, [job.spec.script_path]), *command)) or "-"
 
 
 def _exit(job: Job) -> str:
@@ -155,7 +146,7 @@ def _exit(job: Job) -> str:
     return "-" if job.exit_code is None else str(job.exit_code)
 
 
-def _when(seconds: float | None) -> str:
+def when(seconds: float | None) -> str:
     """A time as one word, so that programs can split a row into its columns."""
     return "-" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
@@ -171,7 +162,7 @@ def _gpu_memory(use: GpuUse | None) -> str:
 def _start(job: Job, expected: float | None) -> str:
     """The start time; for a waiting job the ETA, marked with `~`."""
     waits = job.state is JobState.QUEUED and expected is not None
-    return f"~{_when(expected)}" if waits else _when(job.started_at)
+    return f"~{when(expected)}" if waits else when(job.started_at)
 
 
 COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
@@ -191,9 +182,9 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "USER": lambda job, why, now: job.user,
     "PROJECT": lambda job, why, now: job.spec.project or "-",
     "PRIORITY": lambda job, why, now: str(job.spec.priority),
-    "SUBMIT": lambda job, why, now: _when(job.submitted_at),
-    "START": lambda job, why, now: _when(job.started_at),
-    "END": lambda job, why, now: _when(job.finished_at),
+    "SUBMIT": lambda job, why, now: when(job.submitted_at),
+    "START": lambda job, why, now: when(job.started_at),
+    "END": lambda job, why, now: when(job.finished_at),
     "EXIT": lambda job, why, now: _exit(job),
     "ATTEMPT": lambda job, why, now: str(job.attempt),
     "PROGRESS": _progress,
@@ -206,7 +197,7 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "GPU%": lambda job, why, now: "-",
     "GPUMEM": lambda job, why, now: "-",
     "TARGET": lambda job, why, now: _target(job),
-    "COMMAND": lambda job, why, now: _command(job),
+    "COMMAND": lambda job, why, now: spell_command(job, job.spec.command),
     "WORKDIR": lambda job, why, now: job.spec.cwd,
 }
 # Alternative names of columns.

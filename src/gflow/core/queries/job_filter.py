@@ -51,3 +51,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.spans or any(low <= job.key <= high for low, high in self.spans))
             and (not self.since or job.finished_at is None or job.finished_at >= self.since)
         )
+
+
+def merge_spans(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge adjacent and overlapping ranges."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return tuple(joined)

@@ -184,14 +184,14 @@ async def _find_all(context: Context, listing: ListingRequest, now: Moment) -> F
     )
     state, reasons = context.loop.state, dict[Shape, Blocker]()
     count = len(rows)
-    jobs = (_with_progress(state, reader.job(rows.popleft())) for _ in range(count))
+    jobs = (with_report(state, reader.job(rows.popleft())) for _ in range(count))
     entries = ((job, explain(state, job, now, reasons)) for job in jobs)
     if listing.sort == "id" and listing.limit is not None:
         return Found(entries, total, False)  # sorted and cut by the database
     return Found(await _sort_and_cut(entries, listing, now), total, count < total)
 
 
-def _with_progress(state: State, job: Job) -> Job:
+def with_report(state: State, job: Job) -> Job:
     """A job with its last progress report. The database gets a report with the next change of the job."""
     current = state.jobs.get(job.key)
     if current is not None and current.attempt == job.attempt:

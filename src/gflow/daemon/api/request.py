@@ -7,7 +7,7 @@ from the caller (`people.privacy`) gets the same error there as a job that does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import count
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.job_reference import resolve
 from gflow.core.model import Job, JobState
+from gflow.core.queries.job_filter import merge_spans
 from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.auth.users import accounting_uid
 from gflow.daemon.context import Context
@@ -166,10 +167,15 @@ def _group_slices(context: Context, viewer: Viewer, group: int) -> Iterator[list
     for first in count(group, RANGE):
         members = context.store.between(first, first + RANGE - 1, owner, group=group)
         if not members and first == group:
-            raise NotFound(f"there is no group g{group}", hint="gqueue -a -f JOBID,GROUP shows the groups")
+            raise no_group(group)
         if not members:
             return
         yield members
+
+
+def no_group(group: int) -> NotFound:
+    """The error for a group that does not exist, or that is hidden from the caller."""
+    return NotFound(f"there is no group g{group}", hint="gqueue -a -f JOBID,GROUP shows the groups")
 
 
 def check_visible(context: Context, viewer: Viewer, key: JobKey) -> JobKey:
@@ -303,11 +309,19 @@ def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, 
             keys = [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
             spans += [_span(context, key) for key in keys]
         elif isinstance(part, Group):
-            members = group_keys(context, viewer, part.number)
-            spans += [(key, job_key(number_of(key) + 1) - 1) for key in members]
+            spans += spans_of_keys(group_keys(context, viewer, part.number))
         else:
             spans += [_span(context, key) for key in keys_of(context, request, [part])]
-    found = _merge_spans(spans)
+    return _few_spans(spans)
+
+
+def spans_of_keys(keys: Iterable[JobKey]) -> tuple[tuple[int, int], ...]:
+    """The ranges of keys of these jobs, with the tasks of each."""
+    return _few_spans([(key, job_key(number_of(key) + 1) - 1) for key in keys])
+
+
+def _few_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found = merge_spans(spans)
     if len(found) > MOST_SPANS:
         raise UsageError(
             f"these are more than {MOST_SPANS} separate jobs", hint="name ranges of them, like 5-9"
@@ -322,17 +336,6 @@ def _span(context: Context, key: JobKey) -> tuple[int, int]:
     # A task that has not started has no record: the array's row stands for it.
     shown = key if context.has_record(key) else job_key(number_of(key))
     return shown, shown
-
-
-def _merge_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge adjacent and overlapping ranges."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        if joined and low <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(high, joined[-1][1])
-        else:
-            joined.append((low, high))
-    return tuple(joined)
 
 
 def split_list(text: str) -> list[str]:
