@@ -60,7 +60,7 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
     box.finished(done)
     waiting = str(box.submit("--gpus", "2", "--notify-email", "ann@example.org", "true"))
     array = held(box, "--array", "1-5%2", "--memory", "1G", "true")
-    swept = held(box, "--param", "lr=0.1", "echo", "{lr}")
+    swept = held(box, "--max-concurrent", "2", "--param", "lr=0.1", "echo", "{lr}")
     mine = [box.job_request(["true"], hold=True)]
     one = {"jobs": [array]}
     return {
@@ -83,6 +83,7 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ("GET", "/jobs/{job}/history"): [(f"/jobs/{running}/history", None)],
         ("GET", "/jobs/{job}/why"): [(f"/jobs/{job}/why", None) for job in (done, running, waiting, array)],
         ("GET", "/jobs/{job}/usage"): [(f"/jobs/{running}/usage", None)],
+        ("GET", "/groups/{group}"): [(f"/groups/{group}", None) for group in (f"g{swept}", array)],
         ("GET", "/events"): [("/events?after=0&follow=0", None)],
         ("POST", "/gpus"): [("/gpus", {"allowed_indices": [0]}), ("/gpus", {"allowed_indices": None})],
         ("POST", "/limits"): [("/limits", {"job": array, "max_concurrent": 3})],

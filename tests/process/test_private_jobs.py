@@ -80,7 +80,7 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
     ("GET", "/stats"): [lambda job: ("?user=OWNER", None)],
     ("GET", "/reservations"): [lambda job: ("?user=OWNER", None)],
 }
-PATHS = {(route.method, route.path) for route in ROUTES if "{job}" in route.path}
+PATHS = {(route.method, route.path) for route in ROUTES if {"job", "group"} & set(route.param_convertors)}
 # Of these no answer depends on a job that is named.
 NO_JOB = {
     ("POST", "/drain"), ("GET", "/gpus"), ("POST", "/gpus"), ("GET", "/quotas"), ("PUT", "/quotas"),
@@ -115,6 +115,7 @@ def machine() -> Iterator[tuple[System, dict[str, str]]]:
             "array": made.bob.submit(*words, "--hold", "--array", "1-3%2", "true"),
             "over": made.bob.submit(*words, "true"),
             "failed": made.bob.submit(*words, "false"),
+            "swept": made.bob.submit(*words, "--hold", "--max-concurrent", "2", "true"),
         }
         assert min(jobs.values()) > FIRST
         made.box.finished(jobs["over"])
@@ -133,7 +134,7 @@ def asked(
     more, body = question(job)
     owner = "zoe" if job.partition("_")[0] in MISSING else made.bob.person.pw_name
     words = json.loads(json.dumps([more, body]).replace("OWNER", owner))
-    status, answer = made.ask(made.ann, method, path.replace("{job}", job) + words[0], words[1])
+    status, answer = made.ask(made.ann, method, path.format(job=job, group=job) + words[0], words[1])
     return status, json.dumps(answer, default=str).replace(job.partition("_")[0], "JOB")
 
 

@@ -25,6 +25,8 @@ for your latest job, or @~1 for the one before it; several as 1,3,5-7, or as g11
 commands:
 """
 EXAMPLES = """gjob show 42
+gjob show g116                    # a sweep: counts, time left, best and worst
+gjob show g116 --metric accuracy --highest
 gjob log -f @
 gjob hold 42,43
 gjob release --at 20:00 42
@@ -123,7 +125,11 @@ def _one(jobs: list[str]) -> str:
 
 
 def _show(values: Values, jobs: list[str]) -> int:
-    return http.show(http.job_path(",".join(jobs)), as_json="json" in values)
+    query = {"metric": values["metric"]} if "metric" in values else {}
+    query |= {"highest": "1"} if "highest" in values else {}
+    if "json" not in values:
+        query |= hot_path.terminal()
+    return http.show(http.job_path(",".join(jobs)), as_json="json" in values, **query)
 
 
 def _log(values: Values, jobs: list[str]) -> int:
@@ -296,7 +302,7 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 
 
 COMMANDS = {
-    "show": Command("show all details of jobs", _show),
+    "show": Command("show all details of jobs, or the figures of a group", _show),
     "log": Command("print the output of jobs", _log),
     "attach": Command("attach to its terminal (--pty) or follow its output to the end", _attach),
     "exec": Command("run a command in a job, with its environment, GPUs and limits", _exec, until_word=True),

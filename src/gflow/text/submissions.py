@@ -35,7 +35,7 @@ def sweep_line(first: str, last: str, count: int, group: int) -> str:
     """The output for a sweep on a terminal."""
     return (
         f"Submitted {count} batch jobs {first}-{last} as group g{group}\n"
-        f"See gqueue g{group}; change how many run at once with: gctl set-limit {group} N\n"
+        f"See gjob show g{group}; change how many run at once with: gctl set-limit {group} N\n"
     )
 
 

@@ -41,6 +41,19 @@ class JobsQuery(Query, frozen=True):
     format: str = ""
     width: str = ""
     color: bool = False
+    # collapse: one line for each group (a sweep) and array. expand: a line for each job. Without either, a
+    # table of all jobs on a terminal is collapsed.
+    collapse: bool = False
+    expand: bool = False
+
+
+class ShowQuery(Query, frozen=True):
+    """`GET /jobs/{job}` and `/groups/{group}`: the metric that ranks the jobs of a group, the terminal."""
+
+    metric: str = "loss"
+    highest: bool = False
+    width: str = ""
+    color: bool = False
 
 
 class StatsQuery(Query, frozen=True):

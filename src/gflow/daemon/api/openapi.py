@@ -24,6 +24,11 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string"},
         "example": "17",
     },
+    "group": {
+        "description": "The id of a group (g116), or of an array (42).",
+        "schema": {"type": "string"},
+        "example": "g116",
+    },
     "id": {"description": "The number of the reservation.", "schema": {"type": "integer", "minimum": 1}},
 }
 LAST_EVENT = {

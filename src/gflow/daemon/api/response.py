@@ -24,9 +24,11 @@ from gflow.daemon.loop.cooperative import FEW, SLICE, in_slices
 from gflow.errors import GflowError, clean, clean_page
 from gflow.job_states import LISTED
 from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
+from gflow.text.group_row import GroupLine, group_row_maker
 from gflow.text.queue import Entry, GpuUse, cuttable, queue_sheet, row_maker
 from gflow.text.table import Sheet
 from gflow.text.tree import Forest
+from gflow.wire.answers.groups import GroupAnswer, ShownJobsAnswer
 from gflow.wire.answers.jobs import JobsAnswer, job_view, jobs_view
 from gflow.wire.answers.problems import problem
 from gflow.wire.encoding import encode
@@ -119,13 +121,16 @@ class ListingStyle(NamedTuple):
     starts: Mapping[JobKey, float]
     # GPU usage of jobs; empty unless a column shows it.
     gpu_use: Mapping[JobKey, GpuUse]
+    # Groups that are one line, by the key of the job that stands for them.
+    groups: Mapping[JobKey, GroupLine] = {}
 
     def lines(self, sheet: Sheet) -> Iterator[str]:
         wraps = self.columns[-1] in ("NODELIST(REASON)", "REASON")
         return sheet.lines(self.width, cuttable(self.columns), wraps=wraps)
 
     def row(self) -> Callable[[Entry], list[str]]:
-        return row_maker(self.columns, self.now, self.starts, self.gpu_use)
+        row = row_maker(self.columns, self.now, self.starts, self.gpu_use)
+        return group_row_maker(self.columns, self.now, self.groups, row) if self.groups else row
 
 
 async def as_table(found: Found, style: ListingStyle) -> AsyncIterator[str]:
@@ -246,13 +251,27 @@ async def answer_jobs(
     return StreamingResponse(_json(request, keys), status, media_type="application/json")
 
 
+def shown_jobs(request: Request, keys: Sequence[JobKey], group: GroupAnswer | None = None) -> Response:
+    """Answer in JSON with these jobs, and with the group or array that they are."""
+    if len(keys) > SLICE:
+        return StreamingResponse(_json(request, keys, [group]), media_type="application/json")
+    context = context_of(request)
+    view = jobs_view(context.entries(map(context.job, keys), viewer_of(request)))
+    return Response(
+        encode(ShownJobsAnswer(jobs=view.jobs, total=view.total, group=group)), media_type="application/json"
+    )
+
+
 async def _text(keys: Sequence[JobKey], lines: Lines, end: str) -> AsyncIterator[str]:
     async for some in in_slices(keys):
         yield clean_page("".join(lines(some)))
     yield clean_page(end)
 
 
-async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
+async def _json(
+    request: Request, keys: Sequence[JobKey], groups: Sequence[GroupAnswer | None] = ()
+) -> AsyncIterator[str]:
+    """Yield a `JobsAnswer`; with a group, a `ShownJobsAnswer`."""
     context, viewer = context_of(request), viewer_of(request)
     comma, total = "", 0
     yield json_frame(JobsAnswer(jobs=[], total=0))[0]
@@ -261,4 +280,5 @@ async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
         if entries:
             yield comma + json_items([job_view(*entry) for entry in entries])
             comma, total = ",", total + len(entries)
-    yield json_frame(JobsAnswer(jobs=[], total=total))[1]
+    end = json_frame(JobsAnswer(jobs=[], total=total))[1]
+    yield end[:-1] + "".join(f',"group":{encode(group).decode()}' for group in groups) + "}"

@@ -22,6 +22,7 @@ from gflow.daemon.api.handlers import (
     events,
     gpu_usage,
     gpus,
+    groups,
     jobs,
     metrics,
     modify,
@@ -59,6 +60,7 @@ from gflow.wire.answers.gpus import (
     IgnoredNowAnswer,
     InfoAnswer,
 )
+from gflow.wire.answers.groups import GroupAnswer, ShownJobsAnswer
 from gflow.wire.answers.job_details import (
     ExecAnswer,
     HistoryAnswer,
@@ -107,7 +109,7 @@ ROUTES = [
              JobsAnswer, body=requests.ReleaseRequest),
     ApiRoute("POST", "/jobs/update", modify.update, Permission.OWNER_OR_OPERATOR,
              JobsAnswer, body=requests.UpdateRequest),
-    ApiRoute("GET", "/jobs/{job}", jobs.show, Permission.ANYONE, JobsAnswer),
+    ApiRoute("GET", "/jobs/{job}", jobs.show, Permission.ANYONE, ShownJobsAnswer, query=queries.ShowQuery),
     ApiRoute("GET", "/jobs/{job}/wait", jobs.wait, Permission.ANYONE, JobsAnswer),
     ApiRoute("GET", "/jobs/{job}/log", jobs.show_log_path, Permission.OWNER, LogAnswer),
     ApiRoute("GET", "/jobs/{job}/terminal", terminals.show_path, Permission.OWNER, TerminalAnswer),
@@ -117,6 +119,8 @@ ROUTES = [
     ApiRoute("GET", "/jobs/{job}/why", jobs.explain_wait, Permission.ANYONE, WhyAnswer),
     ApiRoute("GET", "/jobs/{job}/usage", gpu_usage.show_usage, Permission.ANYONE,
              UsageAnswer, query=queries.UsageQuery),
+    ApiRoute("GET", "/groups/{group}", groups.show_group, Permission.ANYONE,
+             GroupAnswer, query=queries.ShowQuery),
     ApiRoute("GET", "/events", events.stream, Permission.ANYONE,
              (Happening, Connected, Missed), query=queries.EventsQuery,
              has_text=False, media=STREAM),

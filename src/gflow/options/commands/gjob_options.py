@@ -5,6 +5,10 @@ from __future__ import annotations
 from gflow.options.job_options import Option
 
 OPTIONS = {
+    "show": (
+        Option("metric", "text", "the metric that ranks the jobs of a group (default: loss)", metavar="NAME"),
+        Option("highest", "flag", "the highest value of the metric is best, not the lowest"),
+    ),
     "log": (
         Option("follow", "flag", "follow the output through all attempts until the job ends", short="f"),
         Option("first", "count", "only the first N lines", metavar="N", low=0),

@@ -2,72 +2,113 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from gflow.core.forecast.wait_report import WaitReport, wait_report
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, label
 from gflow.core.model import Job
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.api.handlers.gpu_usage import usage_of
+from gflow.daemon.api.handlers.groups import (
+    details_view,
+    group_details,
+    group_response,
+    tasks_details,
+    tasks_response,
+)
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.request import (
+    all_keys_of,
     caller,
     context_of,
     existing_job,
     job_in_path,
     key_of,
-    keys_of,
+    query_of,
     while_connected,
 )
-from gflow.daemon.api.response import answer, wants_text
+from gflow.daemon.api.response import answer, shown_jobs, wants_text
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth.users import user_name
 from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
 from gflow.daemon.execution.log_paths import log_path
 from gflow.daemon.loop import timers
-from gflow.errors import Refused, UsageError, no_job
+from gflow.daemon.loop.cooperative import FEW, in_slices
+from gflow.errors import Refused, clean_page, no_job
 from gflow.job_states import WAITING
 from gflow.text.end_line import spell_end
 from gflow.text.job_page import history_page, job_page
-from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
 from gflow.wire.answers.job_details import LogAnswer, Used, history_view, why_view
 from gflow.wire.answers.jobs import jobs_view
 from gflow.wire.encoding import key_label
+from gflow.wire.job_selectors import Group, parse_selectors
+from gflow.wire.queries import ShowQuery
 from gflow.wire.shell_words import spell_blockers
 
-# Most jobs shown in full, jobs rendered in one turn of the loop, and the separator of their pages.
-MOST_SHOWN = 1000
-TOGETHER = 50
+# The separator of the pages of several jobs.
 BETWEEN = "=" * 80 + "\n"
 
 
 async def show(request: Request) -> Response:
-    """Show jobs in full; in JSON, an array with its tasks."""
-    context, viewer = context_of(request), viewer_of(request)
-    keys = keys_of(context, request, [request.path_params["job"]])
-    if len(keys) > MOST_SHOWN:
-        raise UsageError(f"{len(keys):,} jobs are too many to show", hint="gqueue lists any number")
-    entries: list[Entry] = []
-    pages: list[str] = []
-    for key in keys:
-        entries += context.entries([existing_job(context, key)], viewer)
+    """Show jobs in full; a group, such as a sweep, or an array with the figures of its jobs."""
+    context, text = context_of(request), request.path_params["job"]
+    query_of(request, ShowQuery)
+    selectors = parse_selectors([text])
+    if len(selectors) == 1 and isinstance(selectors[0], Group):
+        details = await group_details(request, selectors[0].number)
         if wants_text(request):
-            job, why = entries[-1]
-            totals = await _totals(request, job) if len(keys) == 1 and viewer.sees_details(job) else []
-            log = log_path(context.settings, job) if viewer.sees_details(job) else ""
-            used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
-            pages.append(job_page(job, why, timers.now(), log, used, most))
-        if len(entries) % TOGETHER == 0:
-            await asyncio.sleep(0)  # let other requests run
-    if len(keys) == 1 and entries[0][0].is_array:
-        entries += context.entries(context.store.tasks(keys[0]), viewer)
-    return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
+            return group_response(request, details)
+        return shown_jobs(
+            request, await all_keys_of(context, request, [text]), details_view(request, details)
+        )
+    keys = await all_keys_of(context, request, [text])
+    async for some in in_slices(keys, FEW):
+        jobs = [existing_job(context, key) for key in some]
+    if len(keys) == 1:
+        return await _show_one(request, jobs[0])
+    if not wants_text(request):
+        return shown_jobs(request, keys)
+    return StreamingResponse(_pages(request, keys), media_type="text/plain; charset=utf-8")
+
+
+async def _show_one(request: Request, job: Job) -> Response:
+    details = await tasks_details(request, job) if job.is_array else None
+    if not wants_text(request):
+        tasks = [task.key for task in context_of(request).store.tasks(job.key)] if job.is_array else []
+        return shown_jobs(request, [job.key, *tasks], details and details_view(request, details))
+    page = await _page(request, job)
+    if details is not None:
+        return tasks_response(request, details, page)
+    return Response(clean_page(page), media_type="text/plain; charset=utf-8")
+
+
+async def _pages(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
+    """Yield the pages of several jobs, without their use of GPUs."""
+    context, between = context_of(request), ""
+    async for some in in_slices(keys, FEW):
+        for key in some:
+            yield between + clean_page(_page_of(request, existing_job(context, key)))
+            between = BETWEEN
+
+
+async def _page(request: Request, job: Job) -> str:
+    """The page of one job, with its use of GPUs."""
+    totals = await _totals(request, job) if viewer_of(request).sees_details(job) else []
+    used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
+    return _page_of(request, job, used, most)
+
+
+def _page_of(request: Request, job: Job, used: str = "", most: int = 0) -> str:
+    context, viewer = context_of(request), viewer_of(request)
+    ((shown, why),) = context.entries([job], viewer)
+    log = log_path(context.settings, job) if viewer.sees_details(job) else ""
+    return job_page(shown, why, timers.now(), log, used, most)
 
 
 async def _totals(request: Request, job: Job) -> list[Used]:
