@@ -19,7 +19,7 @@ PASSED = {
     "states": "states", "jobs": "jobs", "names": "names", "user": "users", "project": "projects",
     "target": "targets", "partition": "partitions",
     "sort": "sort", "limit": "limit", "offset": "offset", "format": "format", "all": "all",
-    "completed": "completed",
+    "completed": "completed", "expand": "expand", "collapse": "collapse",
 }  # fmt: skip
 
 
@@ -36,6 +36,8 @@ SQUEUE = {
 
 
 def run(words: list[str]) -> int:
+    if words[-1:] == ["-r"]:
+        refuse("-r takes an order, such as -r time", "-r is --sort here; Slurm's -r is --expand here")
     values, rest = _parse(words)
     if "help" in values:
         from gflow.options import help
@@ -88,6 +90,10 @@ def _check_shape(values: dict[str, Any], output: str) -> None:
         refuse(f"--group and --tree print tables, not {output}")
     if "group" in values and "tree" in values:
         refuse("--group or --tree, not both")
+    if "collapse" in values and "expand" in values:
+        refuse("--collapse or --expand, not both")
+    if "collapse" in values and (output != "table" or "group" in values or "tree" in values):
+        refuse("--collapse prints a plain table", "gjob show g116 --json has the figures of a group")
 
 
 def _query(values: dict[str, Any], output: str) -> dict[str, str]:
@@ -116,7 +122,9 @@ def _about() -> str:
 ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
 On a terminal, a last line counts the jobs and GPUs, long reasons wrap, and jobs that report their
-progress show PROGRESS, ETA and LOSS.
+progress show PROGRESS, ETA and LOSS. There, a sweep or an array with several listed jobs is one line
+with its counts by state, a progress bar and the expected time to its end, unless jobs (ids, -N, -s, -n),
+an order or columns are chosen; --expand and --collapse say which.
 
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
@@ -133,6 +141,7 @@ gqueue -a -f JOBID,NAME,ST,TIME,MAXRSS,GPU%,GPUMEM
 gqueue -u ann -r priority -n 10
 gqueue -a -r loss -f JOBID,NAME,PROGRESS,LOSS,accuracy
 gqueue g116 -f JOBID,ST,PARAMS,LOSS -r loss
+gqueue --expand
 gqueue --tree
 gqueue --watch --interval 5
 gqueue --all -o csv > jobs.csv"""

@@ -177,6 +177,7 @@ def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> G
     """Put one arriving job into the queue, or cancel it if a parent failed; return its equivalence class."""
     first, job = state.arriving.pop(key), state.jobs[key]
     if first:
+        state.jobs.add(job)
         opened = state.open[first]
         state.jobs.names.add(job.uid, job.spec.shared_name, key)
         effects.append(AddAuditEntry(key, "submitted", "", opened.uid, opened.origin))

@@ -28,6 +28,8 @@ class JobTable(dict[JobKey, Job]):
         self.next_number = 1
         # Array -> its tasks that are jobs of their own and not final.
         self.tasks: dict[JobKey, set[JobKey]] = {}
+        # Arrays, whether or not tasks of them still wait.
+        self.arrays: set[JobKey] = set()
         # uid -> the user's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: no longer in the table, not yet in the store.
@@ -42,6 +44,8 @@ class JobTable(dict[JobKey, Job]):
             self.tasks.setdefault(job_key(job.number), set()).add(key)
         else:
             self.names.add(job.uid, job.spec.shared_name, key)
+            if job.progress is not None:
+                self.arrays.add(key)
 
     def drop(self, job: Job) -> None:
         """Remove a job that has become final."""
@@ -55,6 +59,7 @@ class JobTable(dict[JobKey, Job]):
                 del self.tasks[array]
         else:
             self.names.remove(job.uid, job.spec.shared_name, key)
+            self.arrays.discard(key)
 
     def rename(self, job: Job, name: str) -> None:
         """Note the new name of a job, before it gets it."""

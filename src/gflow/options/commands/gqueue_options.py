@@ -70,6 +70,8 @@ OPTIONS = (
         short="f",
         metavar="COLS",
     ),
+    Option("expand", "flag", "a line for each job of a sweep or array (default, but not on a terminal)"),
+    Option("collapse", "flag", "one line for each sweep and array (default on a terminal)"),
     Option("group", "flag", "one table for each state", short="g"),
     Option("tree", "flag", "show each job below the jobs it depends on", short="t"),
     Option(

@@ -14,9 +14,10 @@ from starlette.responses import Response
 
 from gflow.core.forecast.wait_report import why_never
 from gflow.core.ids import JobKey
-from gflow.core.model import FINAL, JobState, Moment
+from gflow.core.model import FINAL, Moment
 from gflow.core.queries.job_filter import EVERY_USER, Filter
 from gflow.core.state.state import State
+from gflow.daemon.api.group_search import collapse
 from gflow.daemon.api.job_search import Found, ListingRequest, find
 from gflow.daemon.api.request import (
     caller,
@@ -32,7 +33,7 @@ from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_t
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
-from gflow.errors import unknown
+from gflow.errors import UsageError, unknown
 from gflow.options.times import parse_since
 from gflow.store.samples import usage_of_jobs
 from gflow.text.queue import (
@@ -67,7 +68,8 @@ async def list_jobs(request: Request) -> Response:
     is_short = bool(width) and form == "table" and _shows_all_ended(query, listing.wanted)
     if is_short:
         listing = msgspec.structs.replace(listing, limit=-LATEST)
-    columns = columns_of(query.format, _usual_columns(context, listing.wanted, is_terminal=bool(width)))
+    collapses = _is_collapsed(query, form)
+    columns = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT)
     style = ListingStyle(
         columns=columns,
         has_columns=bool(query.format),
@@ -82,6 +84,11 @@ async def list_jobs(request: Request) -> Response:
         await turn.enter_async_context(context.rate_limits.listing_turn(uid))
         search = find(context, listing, style.now)
         found = await (while_connected(request, search) if listing.is_past else search)
+        if collapses:
+            found, lines = await collapse(context, viewer_of(request), found, listing.wanted, now)
+            style = style._replace(groups=lines)
+        if width and not query.format:
+            style = _add_progress(context, listing.wanted, style)
         if set(columns) & set(SAMPLED):
             found, style = await _add_gpu_use(request, found, style)
         shown = found._replace(entries=iter(viewer_of(request).redact_entries(found.entries)))
@@ -99,15 +106,29 @@ def _shows_all_ended(query: JobsQuery, wanted: Filter) -> bool:
     return bool(wanted.states) and wanted.states <= FINAL and not is_narrowed and not query.sort
 
 
-def _usual_columns(context: Context, wanted: Filter, *, is_terminal: bool) -> tuple[str, ...]:
-    """The default columns; on a terminal with the progress of jobs, if one of them reports it."""
-    usual = SHARED if context.settings.is_system else DEFAULT
-    if not is_terminal:
-        return usual
-    state = context.loop.state
-    jobs = [job for job in state.running.values() if job.progress_report is not None and wanted.matches(job)]
+def _is_collapsed(query: JobsQuery, form: str) -> bool:
+    """Whether each group is one line: if asked for, or in a table of all jobs on a terminal."""
+    if query.collapse and query.expand:
+        raise UsageError("--collapse or --expand, not both")
+    if query.collapse and form != "table":
+        raise UsageError("--collapse prints a table", hint="gjob show g116 --json has the figures of a group")
+    chosen = (query.jobs, query.names, query.states, query.completed, query.sort, query.limit, query.offset)
+    is_usual = form == "table" and query.width not in ("", "0") and not query.format and not any(chosen)
+    return query.collapse or (is_usual and not query.expand)
+
+
+def _add_progress(context: Context, wanted: Filter, style: ListingStyle) -> ListingStyle:
+    """The style with columns for the progress of jobs, if one reports it that has a line of its own."""
+    running, collapsed = context.loop.state.running, {line.group for line in style.groups.values()}
+    jobs = [
+        job
+        for job in running.values()
+        if job.progress_report is not None and job.spec.group not in collapsed and wanted.matches(job)
+    ]
+    if not jobs:
+        return style
     has_loss = any(job.progress_report and job.progress_report.loss is not None for job in jobs)
-    return with_progress(usual, has_loss=has_loss) if jobs else usual
+    return style._replace(columns=with_progress(style.columns, has_loss=has_loss))
 
 
 async def _add_gpu_use(request: Request, found: Found, style: ListingStyle) -> tuple[Found, ListingStyle]:
@@ -142,11 +163,11 @@ async def _with_totals(request: Request, pieces: AsyncIterator[str], *, is_empty
 
 
 def count_jobs(state: State) -> tuple[int, int]:
-    """The number of running and of waiting jobs. The waiting tasks of an array count as one job."""
+    """The number of running and of waiting jobs. Each waiting task of an array counts."""
     running = sum(state.accounting.group_running.values())
-    # The record of an array whose tasks have all started neither runs nor waits.
-    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.jobs.tasks)
-    return running, len(state.jobs) - running - started_arrays
+    arrays = [state.jobs[key].progress for key in state.jobs.arrays]
+    tasks = sum(len(progress.pending) for progress in arrays if progress is not None)
+    return running, len(state.jobs) - running - len(arrays) + tasks
 
 
 async def _only(text: str) -> AsyncIterator[str]:
