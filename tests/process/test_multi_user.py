@@ -97,7 +97,7 @@ def test_route_serves_exactly_the_roles_of_its_row(machine: System, route: tuple
             job = submitted(machine, machine.ann, "echo", SECRET)
             machine.box.finished(job)
         body = BODIES[route](job) if method in ("POST", "PUT") else None
-        asked = path.replace("{job}", str(job)) + QUERIES.get(path, "")
+        asked = path.replace("{job}", str(job)).replace("{group}", str(job)) + QUERIES.get(path, "")
         if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but all users may revoke their own
             box = who_is(machine, OWNER if role == ROOT else role)
             body = {"id": machine.ask(box, "POST", "/tokens", {})[1]["id"]}
@@ -156,6 +156,21 @@ def test_redoing_takes_no_job_of_others_along(machine: System) -> None:
     status, answer = machine.ask(machine.ann, "POST", "/jobs/redo", body)
     assert status == 201
     assert [job["user"] for job in answer["jobs"]] == [machine.ann.person.pw_name]
+
+
+def test_other_users_see_the_counts_of_a_sweep_but_no_parameters(machine: System) -> None:
+    first = submitted(machine, machine.ann, "false", name="{x}", param={"x": [SECRET, "b"]})
+    machine.box.finished(int(first) + 1)
+    machine.box.finished(first)
+    for path in (f"/groups/g{first}", f"/jobs/g{first}"):
+        mine, theirs = (machine.ask(box, "GET", path)[1] for box in (machine.ann, machine.bob))
+        group = theirs.get("group", theirs)
+        assert group["counts"]["failed"] == 2 and group["user"] == machine.ann.person.pw_name
+        assert mine.get("group", mine)["parameters"] == {"x": [SECRET, "b"]}
+        assert (group["parameters"], group["failed_jobs"][0]["parameters"]) == ({}, {})
+        assert mine.get("group", mine)["name"] == "{x}" and group["name"] == f"{SECRET}, …", (
+            "names are public"
+        )
 
 
 def test_private_machine_hides_jobs_of_other_users() -> None:

@@ -113,3 +113,22 @@ def test_lowest_and_highest_value_of_jobs_that_do_not_run(reader, metric, number
 def test_parameters_that_differ(reader):
     assert group_figures.varied_parameters(reader, MEMBERS) == {"lr": ["0.1", "0.2", "0.3", "0.4"]}
     assert group_figures.varied_parameters(reader, tasks_of(job_key(30))) == {}
+
+
+def test_no_query_scans_the_whole_table(reader, monkeypatch):
+    plans = []
+    rows = reader.rows
+
+    def explained(sql, values=()):
+        plans.append("; ".join(row[-1] for row in rows(f"EXPLAIN QUERY PLAN {sql}", values)))
+        return rows(sql, values)
+
+    monkeypatch.setattr(reader, "rows", explained)
+    members = members_of(reader, 2)
+    tally(reader, members)
+    list(tally_groups(reader, {2: members.last, 20: job_key(25), 5000: job_key(5000)}, ended_by=NOON + 500))
+    group_figures.running_jobs(reader, members)
+    group_figures.extreme_jobs(reader, members, "loss")
+    group_figures.varied_parameters(reader, members)
+    assert len(plans) > 8
+    assert not [plan for plan in plans if "SCAN jobs" in plan or "jobs_" in plan], plans

@@ -77,7 +77,7 @@ def tally_groups(
 
     `known`: the key of the last known job of each group; there may be later ones.
     """
-    cheap = WHOLE if ended_by is None else f"finished_at <= {float(ended_by)!r} AND {WHOLE}"
+    cheap = WHOLE if ended_by is None else f"+finished_at <= {float(ended_by)!r} AND {WHOLE}"
     groups = sorted(known)
     for at in range(0, len(groups), TOGETHER):
         left = {group: known[group] for group in groups[at : at + TOGETHER]}
@@ -103,12 +103,15 @@ def _read_tallies(reader: Reader, own: str, where: str, values: list[int]) -> di
     found: dict[int, GroupTally] = {}
     sql = f"SELECT {own} AS own, state, {sums} FROM jobs WHERE {where} GROUP BY own, state"
     for group, state, count, started_at, finished_at, ran_s, last in reader.rows(sql, values):
-        one = found.setdefault(group, GroupTally())
-        one.states[_STATES[state]] = count
-        one.started_at = min(filter(None, (one.started_at, started_at)), default=None)
-        one.finished_at = max(filter(None, (one.finished_at, finished_at)), default=None)
-        one.ran_s += ran_s if _STATES[state] is JobState.FINISHED else 0.0
-        one.last = max(one.last, last)
+        found.setdefault(group, GroupTally()).add(
+            GroupTally(
+                states={_STATES[state]: count},
+                started_at=started_at,
+                finished_at=finished_at,
+                ran_s=ran_s if _STATES[state] is JobState.FINISHED else 0.0,
+                last=last,
+            )
+        )
     return found
 
 

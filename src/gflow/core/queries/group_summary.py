@@ -36,6 +36,15 @@ class GroupTally(msgspec.Struct, kw_only=True):
     # Key of the last job.
     last: int = 0
 
+    def add(self, other: GroupTally) -> None:
+        """Add the sums over other jobs of the same group."""
+        for state, count in other.states.items():
+            self.states[state] = self.states.get(state, 0) + count
+        self.started_at = min(filter(None, (self.started_at, other.started_at)), default=None)
+        self.finished_at = max(filter(None, (self.finished_at, other.finished_at)), default=None)
+        self.ran_s += other.ran_s
+        self.last = max(self.last, other.last)
+
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of a group are in which state. `failed` includes jobs that reached their time limit."""

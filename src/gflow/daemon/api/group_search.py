@@ -5,14 +5,14 @@ Counts of ended jobs come from the database, in a thread; expected ends and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
 
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import Job, JobState, Moment
+from gflow.core.model import FINAL, Job, JobState, Moment
 from gflow.core.queries.group_summary import (
     GroupSummary,
     GroupTally,
@@ -174,6 +174,41 @@ def _estimate(state: State, key: JobKey) -> float | None:
 # ---------------------------------------------------------------- one line in a listing
 
 
+class _Listed:
+    """The listed jobs of one group or array, summed up as they are added."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.first = entry
+        self.group = entry[0].spec.group
+        self.last_name, self.last_key = "", JobKey(0)
+        self.first_waiting: Entry | None = None
+        self.running: list[Job] = []
+        self.count = 0
+        # Sums over the jobs that are not final.
+        self.active = GroupTally()
+
+    def add(self, entry: Entry) -> None:
+        job, state = entry[0], entry[0].state
+        self.count += 1
+        self.last_name, self.last_key = job.name, max(self.last_key, job.key)
+        if state is JobState.RUNNING and not job.is_array:
+            self.running.append(job)
+        elif state in WAITING and self.first_waiting is None:
+            self.first_waiting = entry
+        if state not in FINAL:
+            self.active.states[state] = self.active.states.get(state, 0) + 1
+            if job.started_at is not None:
+                self.active.started_at = min(self.active.started_at or job.started_at, job.started_at)
+
+    def line(self, state: State, tally: GroupTally, now: Moment) -> tuple[Entry, GroupLine]:
+        """The line of the group, and its entry: one that tells why the group waits, if no job of it runs."""
+        running = self.running
+        estimated_s = _estimate(state, running[0].key) if running else None
+        summary = summarise(tally, running, now, estimated_s)
+        entry = self.first if running or self.first_waiting is None else self.first_waiting
+        return entry, GroupLine(self.group, summary, has_one_name=self.first[0].name == self.last_name)
+
+
 async def collapse(
     context: Context, viewer: Viewer, found: Found, wanted: Filter, now: Moment
 ) -> tuple[Found, dict[JobKey, GroupLine]]:
@@ -182,73 +217,50 @@ async def collapse(
     A line belongs to the entry with its key.
     """
     ended_by = timers.now().wall
-    entries: list[Entry] = []
-    groups: dict[int, list[Entry]] = {}
-    async for some in in_slices(found.entries):
-        entries += some
-        for entry in some:
-            if entry[0].spec.group:
-                groups.setdefault(entry[0].spec.group, []).append(entry)
-    several = {group: members for group, members in groups.items() if len(members) > 1}
-    if not several:
-        return found._replace(entries=iter(entries)), {}
+    rows: list[Entry | _Listed] = []
+    groups: dict[int, _Listed] = {}
+    async for entries in in_slices(found.entries):
+        for entry in entries:
+            group = entry[0].spec.group
+            listed = groups.get(group) if group else None
+            if group and listed is None:
+                listed = groups[group] = _Listed(entry)
+                rows.append(listed)
+            if listed is None:
+                rows.append(entry)
+            else:
+                listed.add(entry)
+    several = [one for one in groups.values() if one.count > 1]
     # Without such filters, the listing has all active jobs of each group.
     has_active = not (wanted.states or wanted.names or wanted.targets or wanted.partitions or wanted.spans)
     tallies = await _tally(context, viewer, several, ended_by if has_active else None)
-    state, shown, lines = context.loop.state, dict[int, Entry](), dict[JobKey, GroupLine]()
-    for group, members in several.items():
-        entry, line = _line(state, members, tallies[group], now)
-        shown[group], lines[entry[0].key] = entry, line
-    return found._replace(entries=_merge(entries, shown)), lines
+    made = {one.group: one.line(context.loop.state, tallies[one.group], now) for one in several}
+    shown = (
+        row if not isinstance(row, _Listed) else made[row.group][0] if row.group in made else row.first
+        for row in rows
+    )
+    return found._replace(entries=shown), {entry[0].key: line for entry, line in made.values()}
 
 
 async def _tally(
-    context: Context, viewer: Viewer, groups: dict[int, list[Entry]], ended_by: float | None
+    context: Context, viewer: Viewer, groups: Sequence[_Listed], ended_by: float | None
 ) -> dict[int, GroupTally]:
     """The sums of these groups and arrays.
 
-    `ended_by`: the entries have all their jobs that were active then (wall clock); None: some are missing.
+    `ended_by`: the listing has all of their jobs that were active then (wall clock); None: some are missing.
     """
-    tallies: dict[int, GroupTally] = {}
-    for group in groups:
-        array = context.job(job_key(-group)) if group < 0 else None
-        tallies[group] = array_tally(array) if array is not None and array.is_array else GroupTally()
-    known = {group: max(job.key for job, _ in groups[group]) for group in groups if group > 0}
+    tallies = {one.group: GroupTally() for one in groups}
+    known = {one.group: one.last_key for one in groups if one.group > 0}
     if known:
         tallies |= await context.threads.read(
             viewer.uid,
             context.store.reader,
             lambda reader: dict(group_figures.tally_groups(reader, known, ended_by=ended_by)),
         )
-    for group in known if ended_by is not None else ():
-        _add_active(tallies[group], [job for job, _ in groups[group] if not job.is_final])
+    for one in groups:
+        array = context.job(job_key(-one.group)) if one.group < 0 else None
+        if array is not None and array.is_array:
+            tallies[one.group] = array_tally(array)
+        elif ended_by is not None:
+            tallies[one.group].add(one.active)
     return tallies
-
-
-def _add_active(tally: GroupTally, jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        tally.states[job.state] = tally.states.get(job.state, 0) + 1
-        if job.started_at is not None:
-            tally.started_at = min(tally.started_at or job.started_at, job.started_at)
-
-
-def _line(state: State, members: Sequence[Entry], tally: GroupTally, now: Moment) -> tuple[Entry, GroupLine]:
-    """The line of a group, and the entry that stands for it: one that tells why it waits, if none runs."""
-    jobs = [job for job, _ in members]
-    running = [job for job in jobs if job.state is JobState.RUNNING and not job.is_array]
-    estimated_s = _estimate(state, running[0].key) if running else None
-    summary = summarise(tally, running, now, estimated_s)
-    waiting = [entry for entry in members if entry[0].state in WAITING]
-    entry = waiting[0] if waiting and not running else members[0]
-    return entry, GroupLine(entry[0].spec.group, summary, has_one_name=jobs[0].name == jobs[-1].name)
-
-
-def _merge(entries: Sequence[Entry], shown: dict[int, Entry]) -> Iterator[Entry]:
-    """Yield the entries, and for each of these groups one entry, in the place of the first of its jobs."""
-    left = dict(shown)
-    for entry in entries:
-        group = entry[0].spec.group
-        if group not in shown:
-            yield entry
-        elif group in left:
-            yield left.pop(group)
