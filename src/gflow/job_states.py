@@ -115,6 +115,8 @@ ACTIVE = frozenset(JobState) - FINAL
 WAITING_NAMES, FINAL_NAMES, ACTIVE_NAMES = (
     tuple(state.value for state in JobState if state in group) for group in (WAITING, FINAL, ACTIVE)
 )
+# The ends that `--failed` selects: the job ran and did not succeed.
+FAILED_NAMES = (JobState.FAILED.value, JobState.TIMEOUT.value)
 # In the order of listings: running, waiting, ended.
 LISTED = tuple(sorted(JobState, key=lambda state: state.row.phase))
 # Events of sweeps and arrays: the first of their jobs that fails, and the end of the last.

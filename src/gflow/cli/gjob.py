@@ -37,6 +37,8 @@ gjob redo @ --memory 64G
 gjob redo 42 --cascade            # also the jobs cancelled with it
 gjob redo g116 --failed           # only what failed of a sweep
 gjob log g116 --failed            # the last lines of each failed job
+gjob results g116 -r loss         # parameters and metrics, best first
+gjob results g116 --csv > runs.csv
 gjob wait 40-45
 gjob wait g116                    # all jobs of a sweep
 gjob history @
@@ -168,18 +170,37 @@ def _log(values: Values, jobs: list[str]) -> int:
     return 0
 
 
+def _results(values: Values, jobs: list[str]) -> int:
+    from gflow.cli.common.listing import output_of
+
+    output = "csv" if "csv" in values else output_of(values, options_of("results"))
+    states = [values["states"]] if "states" in values else []
+    if "failed" in values:
+        from gflow.job_states import FAILED_NAMES
+
+        states += FAILED_NAMES
+    query = {
+        "jobs": ",".join(jobs), "all": "1", "limit": "0", "sort": values.get("sort", ""),
+        "states": ",".join(states), "form": "results" if output == "table" else f"results-{output}",
+    }  # fmt: skip
+    if output == "table":
+        query |= hot_path.terminal()
+    return http.show("/jobs", as_json=output == "json", **query)
+
+
 def _logs(values: Values, jobs: list[str]) -> int:
     """Print the logs of several jobs, each below a header line."""
     import os
 
     from gflow.cli.common.logs import print_lines
     from gflow.errors import Refused, clean
+    from gflow.job_states import FAILED_NAMES
 
     if clash := values.keys() & {"follow", "json"}:
         refuse(f"--{min(clash)} takes one job", "gjob log -f 42")
     shown = http.get(http.job_path(",".join(jobs)))["jobs"]
     if "failed" in values:
-        shown = [job for job in shown if job["state"] in ("Failed", "Timeout")]
+        shown = [job for job in shown if job["state"] in FAILED_NAMES]
     if not shown:
         raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to see all")
     places = [http.get(http.job_path(str(job["id"]), "/log")) for job in shown if job["tasks"] is None]
@@ -305,6 +326,7 @@ COMMANDS = {
     "show": Command("show all details of jobs, or the figures of a group", _show),
     "log": Command("print the output of jobs", _log),
     "attach": Command("attach to its terminal (--pty) or follow its output to the end", _attach),
+    "results": Command("show parameters, metrics and ends, a row for each job", _results),
     "exec": Command("run a command in a job, with its environment, GPUs and limits", _exec, until_word=True),
     "why": Command("show why it waits, when it will start, what would start now", _why),
     "history": Command("show everything that happened to a job, and who did it", _history),

@@ -340,16 +340,27 @@ def sort_key(
     is_reversed: bool = False,
     sees_metrics: Callable[[Job], bool] = lambda job: True,
 ) -> Callable[[Entry], Any]:
-    """The sort key of a listing. Jobs without a metric, or whose metrics are hidden, come last."""
+    """The sort key of a listing: an order, else a metric or a parameter.
+
+    Jobs without it, or whose details are hidden, come last.
+    """
     rank = SORTS.get(name)
     if name == "params":
         return lambda entry: (_parameters(entry[0]) if sees_metrics(entry[0]) else (), entry[0].key)
     if rank is not None:
         return lambda entry: (rank(entry[0], now), entry[0].key)
 
-    def by_metric(entry: Entry) -> tuple[bool, float, int]:
+    def by_value(entry: Entry) -> tuple[bool, tuple[bool, float, str], int]:
         job = entry[0]
-        value = metric_value(job, name) if sees_metrics(job) else None
-        return (value is None) != is_reversed, value or 0.0, job.key
+        value = _named_value(job, name) if sees_metrics(job) else None
+        return (value is None) != is_reversed, value or (False, 0.0, ""), job.key
 
-    return by_metric
+    return by_value
+
+
+def _named_value(job: Job, name: str) -> tuple[bool, float, str] | None:
+    """Sort key of the metric of this name, or else of the parameter; None: the job has neither."""
+    number = metric_value(job, name)
+    if number is not None:
+        return False, number, ""
+    return next((_number_or_text(text) for own, text in job.spec.parameters if own == name), None)

@@ -36,7 +36,8 @@ class JobsQuery(Query, frozen=True):
     sort: str = ""
     limit: str = ""
     offset: str = ""
-    # form: table, group, tree, csv, yaml or json. format: the columns, for forms that have columns.
+    # form: table, group, tree, csv, yaml, json, or results, results-csv, results-json (`gjob results`).
+    # format: the columns, for forms that have columns.
     form: str = ""
     format: str = ""
     width: str = ""

@@ -77,6 +77,7 @@ from gflow.wire.answers.quotas import (
     ReservationAnswer,
     ReservationsAnswer,
 )
+from gflow.wire.answers.results import ResultsAnswer
 from gflow.wire.answers.statistics import PredictionsAnswer, StatsAnswer
 from gflow.wire.encoding import encode
 
@@ -96,7 +97,8 @@ ROUTES = [
     ApiRoute("POST", "/jobs", submit.submit, Permission.ANYONE,
              (JobsAnswer, DryRunAnswer), body=requests.SubmitRequest,
              query=queries.SubmitQuery, status=201),
-    ApiRoute("GET", "/jobs", queue.list_jobs, Permission.ANYONE, JobsAnswer, query=queries.JobsQuery),
+    ApiRoute("GET", "/jobs", queue.list_jobs, Permission.ANYONE,
+             (JobsAnswer, ResultsAnswer), query=queries.JobsQuery),
     ApiRoute("POST", "/jobs/redo", submit.redo, Permission.OWNER_ONLY,
              JobsAnswer, body=requests.RedoRequest, query=queries.SubmitQuery, status=201),
     ApiRoute("POST", "/jobs/cancel", modify.cancel, Permission.OWNER_OR_OPERATOR,

@@ -23,6 +23,27 @@ OPTIONS = {
         ),
         Option("failed", "flag", "only of those jobs that ended as Failed or Timeout"),
     ),
+    "results": (
+        Option(
+            "sort",
+            "text",
+            "sort by a metric, a parameter, id, state, time or name; -loss reverses",
+            short="r",
+            metavar="ORDER",
+            choices=("id", "state", "time", "name", "params", "loss"),
+        ),
+        Option("failed", "flag", "only jobs that ended as Failed or Timeout"),
+        Option("states", "text", "only these states: Finished, F, …", short="s", metavar="LIST", many=True),
+        Option("csv", "flag", "comma-separated values"),
+        Option(
+            "output",
+            "text",
+            "output format: table, csv or json",
+            short="o",
+            metavar="FORM",
+            choices=("table", "csv", "json"),
+        ),
+    ),
     "exec": (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),),
     "release": (Option("at", "time", "start not before this time", metavar="TIME"),),
     "wait": (

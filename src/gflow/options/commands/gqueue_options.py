@@ -56,7 +56,7 @@ OPTIONS = (
     Option(
         "sort",
         "text",
-        "sort by id, state, time, name, gpus, priority, group, params, loss or a metric; -time reverses",
+        "sort by id, state, time, name, gpus, priority, group, params, a metric, a parameter; -time reverses",
         short="r",
         metavar="ORDER",
         choices=("id", "state", "time", "name", "gpus", "priority", "group", "params", "loss"),

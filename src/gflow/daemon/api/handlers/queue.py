@@ -30,6 +30,7 @@ from gflow.daemon.api.request import (
     while_connected,
 )
 from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_text
+from gflow.daemon.api.result_forms import RESULT_FORMS
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
@@ -54,14 +55,15 @@ log = logging.getLogger("gflow.api")
 LARGE = 1 << 18
 # Jobs that a terminal shows of all those that have ended, unless --limit says otherwise.
 LATEST = 20
+ALL_FORMS = FORMS | RESULT_FORMS
 
 
 async def list_jobs(request: Request) -> Response:
     """List active jobs, or all jobs, with filters."""
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
-    if form not in FORMS:
-        raise unknown("output format", form, FORMS)
+    if form not in ALL_FORMS:
+        raise unknown("output format", form, ALL_FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
     listing, now = _listing_request(request, query), timers.now()
     width = parse_number("width", query.width or "0", 0)
@@ -79,7 +81,7 @@ async def list_jobs(request: Request) -> Response:
         is_coloured=query.color,
         width=width,
     )
-    media = "application/json" if form == "json" else "text/plain; charset=utf-8"
+    media = "application/json" if form.endswith("json") else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.rate_limits.listing_turn(uid))
         search = find(context, listing, style.now)
@@ -92,7 +94,7 @@ async def list_jobs(request: Request) -> Response:
         if set(columns) & set(SAMPLED):
             found, style = await _add_gpu_use(request, found, style)
         shown = found._replace(entries=iter(viewer_of(request).redact_entries(found.entries)))
-        pieces = FORMS[form](shown, style)
+        pieces = ALL_FORMS[form](shown, style)
         if width and form in ("table", "tree", "group") and listing.wanted == Filter():
             pieces = await _with_totals(request, pieces, is_empty=not found.total and not listing.is_past)
         if is_short and found.total > LATEST:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gflow.core.ids import JobKey, label, number_of
 from gflow.core.lifecycle.update import override_spec
-from gflow.core.model import Job, JobState, Spec
+from gflow.core.model import Job, Spec
 from gflow.core.state.state import PART
 from gflow.daemon.api.expansion import Expansion, bytes_of
 from gflow.daemon.api.handlers.dry_run import dry_run
@@ -35,6 +35,7 @@ from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_aut
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
 from gflow.daemon.notify.destinations import mail_note
 from gflow.errors import Refused, UsageError
+from gflow.job_states import FAILED_NAMES
 from gflow.options.update import FIXED_IN_REDO
 from gflow.store.port import address_of
 from gflow.store.rows import kept_size
@@ -149,7 +150,7 @@ def _jobs_to_redo(request: Request, wanted: RedoRequest) -> list[Job]:
     context = context_of(request)
     jobs = [existing_job(context, key) for key in keys_of(context, request, [wanted.job])]
     if wanted.failed:
-        jobs = [job for job in jobs if job.state in (JobState.FAILED, JobState.TIMEOUT)]
+        jobs = [job for job in jobs if job.state.value in FAILED_NAMES]
     if not jobs:
         raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to redo all")
     if len(jobs) > PART:
