@@ -16,16 +16,17 @@ from gflow.daemon.api.routes import ROUTES
 from gflow.job_states import JobState
 from gflow.options.commands import gqueue_options, gstats_options
 from gflow.options.job_options import CAPTURE, GBATCH, JOB, Option
+from gflow.options.update import REDOABLE
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
 MODULES = TARGET.with_name("modules.md")
 KEYWORDS = TARGET.parents[1] / "src/gflow/library/submit_keywords.py"
 # Types of keyword arguments by the kind of the option; other kinds are text.
 ONE = {"flag": "bool", "count": "int | str", "duration": "int | str", "seconds": "int | str",
-       "size": "int | str", "need": "int | str", "array": "int | str", "path": "Path",
+       "change": "int | str", "size": "int | str", "need": "int | str", "array": "int | str", "path": "Path",
        "prediction": "Path", "depends": "Parents", "params": "Parameters"}  # fmt: skip
 SEVERAL = "str | Sequence[str]"
-KEYWORDS_HEAD = '''"""The keyword arguments of `gflow.submit`, for editors and type checkers.
+KEYWORDS_HEAD = '''"""The keyword arguments of `gflow.submit` and `Job.redo`, for editors and type checkers.
 
 Written by `make docs` from the table of job options; edit that.
 """
@@ -34,18 +35,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import Protocol, TypeAlias, TypedDict
 
-from gflow.library.job import Job
+
+class HasId(Protocol):
+    """A job: `gflow.Job`."""
+
+    id: str
+
 
 Path: TypeAlias = str | os.PathLike[str]
-Parent: TypeAlias = int | str | Job
+Parent: TypeAlias = int | str | HasId
 Parents: TypeAlias = Parent | Sequence[Parent]
 Parameters: TypeAlias = str | Mapping[str, object]
 
 
 class SubmitKeywords(TypedDict, total=False):
     """The options of `gbatch`, with `_` for `-`. None: the default."""
+'''
+REDO_HEAD = '''
+
+class RedoKeywords(TypedDict, total=False):
+    """The options of `gjob redo`, with `_` for `-`. None resets an option to its default."""
 '''
 
 
@@ -121,15 +132,24 @@ def modules() -> str:
 
 
 def keywords() -> str:
-    """The module with the types of the keyword arguments of `gflow.submit`."""
-    lines = [KEYWORDS_HEAD]
-    for option in JOB + CAPTURE:
+    """The module with the types of the keyword arguments of `gflow.submit` and `Job.redo`."""
+    lines = [KEYWORDS_HEAD, *keyword_lines(JOB + CAPTURE), REDO_HEAD, *keyword_lines(REDOABLE)]
+    return "\n".join(lines) + "\n"
+
+
+def keyword_lines(options: tuple[Option, ...]) -> list[str]:
+    """The fields of these options, each with its help as docstring."""
+    lines = []
+    for option in options:
         kind = ONE.get(option.kind) or (SEVERAL if option.many else "str")
         lines += [f"    {option.name.replace('-', '_')}: {kind} | None", docstring(option.help)]
         for alias in option.aliases:
             if len(alias) > 1:
-                lines += [f"    {alias.replace('-', '_')}: {kind} | None", f'    """Same as {option.name}."""']
-    return "\n".join(lines) + "\n"
+                lines += [
+                    f"    {alias.replace('-', '_')}: {kind} | None",
+                    f'    """Same as {option.name}."""',
+                ]
+    return lines
 
 
 def docstring(text: str) -> str:

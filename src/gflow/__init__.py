@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gflow.library.job import Job as Job
     from gflow.library.job import JobFailed as JobFailed
     from gflow.library.job import JobList as JobList
+    from gflow.library.job_sweep import Sweep as Sweep
     from gflow.library.jobs import jobs as jobs
     from gflow.library.jobs import submit as submit
     from gflow.library.jobs import sweep as sweep
@@ -37,7 +38,7 @@ _ERRORS = ("Forbidden", "NotFound", "ReadOnly", "Refused", "TooLarge", "TooMany"
            "Unreachable", "UsageError")  # fmt: skip
 _PLACES = dict.fromkeys(("jobs", "submit", "sweep", "wait"), "library.jobs")
 _PLACES |= dict.fromkeys(("Job", "JobFailed", "JobList"), "library.job")
-_PLACES |= dict.fromkeys(("Executor", "map"), "library.executor")
+_PLACES |= dict.fromkeys(("Executor", "map"), "library.executor") | {"Sweep": "library.job_sweep"}
 _PLACES |= dict.fromkeys(_ERRORS, "errors") | dict.fromkeys(("DaemonError", "Error"), "client.refusal")
 
 

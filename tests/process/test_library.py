@@ -249,6 +249,41 @@ def test_a_sweep_and_its_logs_as_they_come(lab: Box) -> None:
     assert said == ["0.1\nend\n", "0.01\nend\n"]
 
 
+def test_a_sweep_is_waited_for_compared_and_redone_as_one(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        import asyncio
+        code = "from gflow import train; train.report(1, steps=1, loss={lr}); exit({lr} > 0.3)"
+        sweep = gflow.sweep([sys.executable, "-c", code], name="run_{lr}", param={"lr": [0.4, 0.2, 0.1]})
+        assert sweep.wait(timeout=60) is sweep
+        rows = [[row["id"], row["lr"], row["loss"], row["state"]] for row in sweep.rows()]
+        again = sweep.redo_failed(comment="again")
+        assert gflow.Sweep("g1") == sweep and again == [gflow.Job(4)]
+        failed = [[job.id, job["reason"]] for job in sweep.failed]
+        print(json.dumps([sweep.id, sweep.name, rows, sweep.best().id, failed, again.id,
+                          again[0]["redone_from"], again.wait(60, progress=True)[0].exit_code]))
+        assert "<td>lr=0.2</td>" in sweep._repr_html_()
+        later = asyncio.run(gflow.aio.sweep("true", hold=True, param={"x": [1, 2]}))
+        later.cancel()
+        assert [job.state for job in later.wait(30)] == ["Cancelled"] * 2
+        try:
+            later.redo_failed()
+        except gflow.Refused as error:
+            assert "none of these jobs" in str(error)
+        try:
+            gflow.Sweep(99)
+        except gflow.NotFound as error:
+            assert str(error) == "there is no group g99"
+        """,
+    )
+    assert said == [
+        "g1", "run_{lr}",
+        [[1, 0.4, 0.4, "Failed"], [2, 0.2, 0.2, "Finished"], [3, 0.1, 0.1, "Finished"]],
+        "3", [["1", "ExitCode:1"]], "4", 1, 1,
+    ]  # fmt: skip
+
+
 def test_without_a_daemon_one_sentence(box: Box) -> None:
     said = program(
         box,

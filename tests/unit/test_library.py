@@ -13,14 +13,21 @@ import pytest
 import gflow
 from gflow.library import wait_display
 from gflow.library.jobs import spell_keywords
-from gflow.library.submit_keywords import SubmitKeywords
-from gflow.options.job_options import CAPTURE, JOB
+from gflow.library.submit_keywords import RedoKeywords, SubmitKeywords
+from gflow.options.job_options import CAPTURE, JOB, Option
+from gflow.options.update import REDOABLE
+
+
+def keywords_of(table: tuple[Option, ...]) -> set[str]:
+    names = {name for option in table for name in (option.name, *option.aliases) if len(name) > 1}
+    return {name.replace("-", "_") for name in names}
 
 
 def test_every_option_is_a_typed_keyword() -> None:
-    table = JOB + CAPTURE
-    names = {name for option in table for name in (option.name, *option.aliases) if len(name) > 1}
-    assert set(SubmitKeywords.__annotations__) == {name.replace("-", "_") for name in names}
+    assert set(SubmitKeywords.__annotations__) == keywords_of(JOB + CAPTURE)
+    assert set(RedoKeywords.__annotations__) == keywords_of(REDOABLE)
+    for again in (gflow.Job.redo, gflow.Sweep.redo_failed):
+        assert get_type_hints(again)["options"] == Unpack[RedoKeywords]
     for function in (gflow.submit, gflow.sweep, gflow.aio.submit, gflow.map, gflow.Executor.__init__):
         assert get_type_hints(function)["options"] == Unpack[SubmitKeywords]
 
@@ -74,3 +81,60 @@ def test_a_shell_without_a_kernel_is_a_terminal(monkeypatch: pytest.MonkeyPatch,
     for _ in range(2):
         show([job(1, "Queued")], 1)
     assert capsys.readouterr().err == f"[{' ' * 20}] 0 of 1 ended, 1 Queued\n"
+
+
+def attached(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> gflow.Sweep:
+    """A sweep whose daemon answers with these results."""
+    unset = {"name": "x", "metrics": {}, "state": "Finished", "reason": None, "exit_code": 0, "run_s": 1.5}
+    answer = [{"id": at, **unset, "attempts": 1, **row} for at, row in enumerate(rows, 1)]
+    monkeypatch.setattr("gflow.client.http.get", lambda path, **query: {"results": answer})
+    return gflow.Sweep(1)
+
+
+def test_rows_have_a_column_for_each_parameter_and_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = attached(
+        monkeypatch,
+        {"parameters": {"lr": "1e-4", "seed": "1", "id": "a", "v": "01"}, "metrics": {"loss": 0.5}},
+        {"parameters": {"lr": "2", "seed": "20"}, "metrics": {"lr": 3.0}, "state": "Failed", "exit_code": 1},
+    )
+    end = {"state": "Finished", "reason": None, "exit_code": 0, "run_s": 1.5, "attempts": 1}
+    first = {"id": 1, "name": "x", "parameters.lr": 1e-4, "seed": 1, "parameters.id": "a", "v": "01"}
+    second = {"id": 2, "name": "x", "parameters.lr": 2.0, "seed": 20, "parameters.id": None, "v": None}
+    rows = sweep.rows()
+    assert rows[0] == first | {"loss": 0.5, "metrics.lr": None} | end
+    assert rows[1] == second | {"loss": None, "metrics.lr": 3.0} | end | {"state": "Failed", "exit_code": 1}
+    assert list(rows[0]) == list(rows[1]) and type(rows[0]["seed"]) is int
+
+
+def test_results_are_a_data_frame_if_pandas_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = attached(monkeypatch, {"parameters": {"lr": "1"}})
+    monkeypatch.setitem(sys.modules, "pandas", None)  # not installed
+    assert sweep.results() == sweep.rows()
+    pandas = ModuleType("pandas")
+    pandas.__dict__["DataFrame"] = lambda rows: ("frame", rows)
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    assert sweep.results() == ("frame", sweep.rows())
+
+
+def test_the_best_job_has_the_smallest_metric_of_those_that_did_not_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sweep = attached(
+        monkeypatch,
+        {"parameters": {}, "metrics": {"loss": 0.1, "acc": 0.9}, "state": "Failed"},
+        {"parameters": {}, "metrics": {"loss": 0.3, "acc": 0.8}},
+        {"parameters": {}, "metrics": {"loss": 0.2, "acc": 0.7}, "state": "Running"},
+        {"parameters": {}},
+    )
+    assert sweep.best() == sweep[2] and sweep.best("acc", mode="max") == gflow.Job(2)
+    with pytest.raises(ValueError, match="no job of g1 that runs or finished has reported 'f1'"):
+        sweep.best("f1")
+    with pytest.raises(ValueError, match="'min' or 'max'"):
+        sweep.best(mode="least")
+
+
+def test_a_sweep_is_a_list_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = attached(monkeypatch, *[{"parameters": {}}] * 3)
+    assert sweep == [gflow.Job(1), gflow.Job(2), gflow.Job(3)] and len(sweep) == 3
+    assert sweep[1:] == [gflow.Job(2), gflow.Job(3)] and isinstance(sweep[1:], gflow.JobList)
+    assert repr(sweep) == "Sweep('g1', 3 jobs)" and gflow.Job(2) in sweep

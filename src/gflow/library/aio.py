@@ -12,6 +12,7 @@ from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 from gflow.library import jobs as plain
 from gflow.library.job import Job, JobFailed, JobList, ListedJob
+from gflow.library.job_sweep import Sweep
 from gflow.library.jobs import Command
 from gflow.library.submit_keywords import SubmitKeywords
 
@@ -23,7 +24,7 @@ async def submit(command: Command, **options: Unpack[SubmitKeywords]) -> Job:
     return await asyncio.to_thread(lambda: plain.submit(command, **options))
 
 
-async def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> list[Job]:
+async def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> Sweep:
     """As `gflow.sweep`."""
     return await asyncio.to_thread(lambda: plain.sweep(command, **options))
 

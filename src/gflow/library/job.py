@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any, SupportsIndex, TypeVar, Unpack, overload
 
 from gflow.client import hot_path, http
 from gflow.client.capture import resolve
@@ -16,6 +16,7 @@ from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import Forbidden, GflowError, UsageError
 from gflow.job_states import FINAL_NAMES
 from gflow.library.job_table import job_table, metrics_of
+from gflow.library.submit_keywords import RedoKeywords
 from gflow.options.job_options import Option
 from gflow.options.parse import parse
 from gflow.options.update import REDOABLE
@@ -195,20 +196,14 @@ class Job:
     def release(self) -> None:
         http.post("/jobs/release", {"jobs": [self.id]})
 
-    def redo(self, *, cascade: bool = False, clear_deps: bool = False, **options: Any) -> Job:
+    def redo(
+        self, *, cascade: bool = False, clear_deps: bool = False, **options: Unpack[RedoKeywords]
+    ) -> Job:
         """Submit the job again as a new job, with other options: `job.redo(memory="32G")`.
 
         None resets an option. `cascade`: also the jobs that were cancelled because this one failed.
         """
-        reset = {name.replace("_", "-"): None for name, value in options.items() if value is None}
-        body = {
-            "job": self.id,
-            "token": os.urandom(16).hex(),
-            "options": resolve(read_options(options, REDOABLE)) | reset,
-            "clear_deps": clear_deps,
-            "cascade": cascade,
-        }
-        return Job(http.parse_json(deliver(hot_path.dumps(body).encode(), "/jobs/redo"))["jobs"][0]["id"])
+        return Job(redo_jobs(self.id, options, cascade=cascade, clear_deps=clear_deps)[0]["id"])
 
 
 class ListedJob(Job, dict[str, Any]):
@@ -248,6 +243,17 @@ class JobList(list[J]):
 
     def _repr_html_(self) -> str:
         return job_table([job if isinstance(job, ListedJob) else job.info() for job in self])
+
+
+def redo_jobs(jobs: str, options: Mapping[str, Any], **flags: bool) -> list[dict[str, Any]]:
+    """Submit these jobs again; returns the new jobs. `flags`: further fields of the request."""
+    reset = {name.replace("_", "-"): None for name, value in options.items() if value is None}
+    changed = resolve(read_options(options, REDOABLE)) | reset
+    body = {"job": jobs, "token": os.urandom(16).hex(), "options": changed, **flags}
+    found: list[dict[str, Any]] = http.parse_json(deliver(hot_path.dumps(body).encode(), "/jobs/redo"))[
+        "jobs"
+    ]
+    return found
 
 
 def read_options(options: Mapping[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:

@@ -18,13 +18,14 @@ def metrics_of(job: Mapping[str, Any]) -> dict[str, float]:
     return measured | (report.get("metrics") or {})
 
 
-def job_table(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """A table of jobs. Columns in which no job has a value are left out."""
+def job_table(jobs: Sequence[Mapping[str, Any]], total: int = 0) -> str:
+    """A table of the first `ROWS` jobs, of `total`. Columns in which no job has a value are left out."""
     shown = jobs[:ROWS]
     cells = {title: [read(job) for job in shown] for title, read in COLUMNS.items()}
     titles = [title for title, column in cells.items() if any(column)] if shown else ["job"]
     rows = "".join(_row("td", [cells[title][number] for title in titles]) for number in range(len(shown)))
-    more = f"<caption>and {len(jobs) - ROWS} more</caption>" if len(jobs) > ROWS else ""
+    left_out = max(total, len(jobs)) - len(shown)
+    more = f"<caption>and {left_out} more</caption>" if left_out else ""
     return f"<table>{more}<thead>{_row('th', titles)}</thead><tbody>{rows}</tbody></table>"
 
 

@@ -15,6 +15,7 @@ from gflow.errors import UsageError
 from gflow.library.job import Job as Job
 from gflow.library.job import JobFailed as JobFailed
 from gflow.library.job import JobList, ListedJob, deliver, read_options
+from gflow.library.job_sweep import Sweep
 from gflow.library.submit_keywords import SubmitKeywords
 from gflow.options.job_options import CAPTURE, JOB, SLURM
 
@@ -35,14 +36,14 @@ def submit(command: Command, **options: Unpack[SubmitKeywords]) -> Job:
     return job
 
 
-def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> JobList[Job]:
+def sweep(command: Command, **options: Unpack[SubmitKeywords]) -> Sweep:
     """Submit the jobs of a sweep: `sweep("python train.py --lr {lr}", param={"lr": [0.1, 0.01]})`."""
     return submit_description(description(command, dict[str, Any](options)))
 
 
-def submit_description(job: str) -> JobList[Job]:
+def submit_description(job: str) -> Sweep:
     """Submit a description (JSON); returns the jobs that the daemon creates."""
-    return JobList(Job(job["id"]) for job in http.parse_json(_answer(job, "/jobs"))["jobs"])
+    return Sweep.of(http.parse_json(_answer(job, "/jobs"))["jobs"])
 
 
 def check_description(job: str) -> None:

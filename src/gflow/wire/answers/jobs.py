@@ -110,6 +110,7 @@ class JobView(msgspec.Struct, kw_only=True, gc=False):
     max_concurrent: int | None
     parameters: dict[str, str]
     command_template: tuple[str, ...] | None
+    name_template: str | None
     redone_from: JobId | None
     max_retries: int
     retries: int
@@ -214,6 +215,7 @@ def job_view(job: Job, why: Blocker | None = None) -> JobView:
         nodes=spec.nodes, partition=spec.partition or None,
         group_id=spec.group if spec.group > 0 else None, max_concurrent=spec.max_concurrent or None,
         parameters=dict(spec.parameters), command_template=spec.template or None,
+        name_template=spec.name_template or None,
         redone_from=key_label(spec.redone_from) if spec.redone_from else None,
         max_retries=spec.max_retries, retries=job.retries, retry_on=spec.retry_on,
         retry_at=rfc3339(job.retry_at or None),
