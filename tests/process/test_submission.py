@@ -166,6 +166,28 @@ def test_a_sweep_is_taken_whole_or_not_at_all(daemon: Box) -> None:
     assert (refused.returncode, len(daemon.jobs())) == (1, 4)
 
 
+def test_a_job_depends_on_all_jobs_of_a_group(daemon: Box) -> None:
+    daemon.ok("gbatch", "--hold", "--param", "x=1,2,3", "true")
+    after = daemon.submit("--depends-on", "g1", "true")
+    slurm = daemon.submit("--dependency", f"afterok:g1:{after}", "true")
+    either = daemon.submit("--depends-on-any", "g1", "true")
+    updated = daemon.submit("--hold", "true")
+    daemon.ok("gjob", "update", str(updated), "--depends-on", "g1,1")
+    assert [daemon.job(job)["depends_on"] for job in (after, slurm, updated)] == [
+        [1, 2, 3], [1, 2, 3, after], [1, 2, 3],
+    ]  # fmt: skip
+    assert daemon.job(either)["depends_any"] == [1, 2, 3]
+    assert "\nDepends on: 1-4\n" in daemon.ok("gjob", "show", str(slurm))
+    assert daemon.ok("gjob", "redo", str(after), "--depends-on", "g1,4", "--parsable") == "8\n"
+    assert daemon.job(8)["depends_on"] == [1, 2, 3, 4]
+    planned = json.loads(daemon.ok("gbatch", "--dry-run", "--json", "--depends-on", "g1", "true"))
+    assert planned["jobs"][0]["depends_on"] == [1, 2, 3]
+    refused = daemon.run("gbatch", "--depends-on", "g4", "true")
+    assert refused.returncode == 1 and "there is no group g4" in refused.stderr
+    daemon.ok("gjob", "release", "g1")
+    assert daemon.finished(after)["state"] == "Finished"
+
+
 def test_a_sweep_from_a_file_times_a_parameter(daemon: Box) -> None:
     (daemon.work / "p.csv").write_text('lr,name\n0.1,"a, b"\n0.2,c\n')
     lines = daemon.ok(

@@ -114,8 +114,8 @@ class SubmitKeywords(TypedDict, total=False):
     comment: str | None
     """Comment, shown by gjob show."""
     depends_on: Parents | None
-    """Start after this job has succeeded: an id, @ (my latest), @~N (N before it); separate several by
-    commas.
+    """Start after this job has succeeded: an id, g116 (all jobs of a group), @ (my latest), @~N (N
+    before it); separate several by commas.
     """
     depends_on_all: Parents | None
     """Same as depends-on."""
@@ -293,8 +293,8 @@ class RedoKeywords(TypedDict, total=False):
     comment: str | None
     """Comment, shown by gjob show."""
     depends_on: Parents | None
-    """Start after this job has succeeded: an id, @ (my latest), @~N (N before it); separate several by
-    commas.
+    """Start after this job has succeeded: an id, g116 (all jobs of a group), @ (my latest), @~N (N
+    before it); separate several by commas.
     """
     depends_on_all: Parents | None
     """Same as depends-on."""

@@ -338,8 +338,8 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
     ),
     "start": (
         JobOption("depends-on", "depends",
-            "start after this job has succeeded: an id, @ (my latest), @~N (N before it); separate several "
-            "by commas",
+            "start after this job has succeeded: an id, g116 (all jobs of a group), @ (my latest), @~N (N "
+            "before it); separate several by commas",
             field="depends_on", short="d", aliases=("depends-on-all",), metavar="JOB", many=True,
             shown="Depends on: {}", seen_by="all", changes="waiting", changed_by="owner"),
         JobOption("depends-on-any", "depends", "start after one of these jobs has succeeded",

@@ -230,7 +230,7 @@ def read_target(value: Any, option: Option) -> str:
 
 
 def read_depends(value: Any, option: Option) -> tuple[str, ...]:
-    """Job references: `17`, `42_3`, `@`, `@~2`, separated by commas."""
+    """Job references: `17`, `42_3`, `g116`, `@`, `@~2`, separated by commas."""
     if type(value) is int:
         value = str(value)
     if isinstance(value, (list, tuple)):
@@ -242,7 +242,7 @@ def read_depends(value: Any, option: Option) -> tuple[str, ...]:
         if not is_job_reference(part):
             refuse(
                 f"--{option.name} does not understand {quote(part)}",
-                "write a job id (17), @ for your latest job, or @~1 for the one before it",
+                "write a job id (17), a group (g116), @ for your latest job, or @~1 for the one before it",
             )
     return parts
 
@@ -262,11 +262,18 @@ def read_params(value: Any, option: Option) -> Any:
 
 
 def is_job_reference(text: str) -> bool:
-    """Whether `text` is `17`, `42_3`, `@`, `@~2` or `@~2_3`."""
+    """Whether `text` is `17`, `42_3`, `g116`, `@`, `@~2` or `@~2_3`."""
+    if is_group(text):
+        return True
     number, bar, task = text.partition("_")
     if number != "@":
         number = number.removeprefix("@~")
     return (number == "@" or is_digits(number)) and (not bar or is_digits(task))
+
+
+def is_group(text: str) -> bool:
+    """Whether `text` names the jobs of a group: `g116`."""
+    return text.startswith("g") and is_digits(text[1:]) and len(text) <= 13
 
 
 def _size(text: str) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gflow.core.forecast.explain import Blocker
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.lifecycle.limits import spell_progress
 from gflow.core.model import DEFAULT_SPEC, LOCAL, AuditEntry, Job, Moment, Spec
 from gflow.core.scheduling.placement import gib
@@ -111,7 +111,7 @@ SPELLINGS: dict[str, Callable[[Any], str]] = {
     "duration": clock,
     "seconds": clock,
     "signal": lambda warning: _warning(*warning),
-    "depends": lambda keys: ", ".join(map(label, keys)),
+    "depends": lambda keys: _spell_parents(keys),
     "params": lambda parameters: ", ".join(f"{name}={value}" for name, value in parameters),
     "sbatch": shlex.join,
 }
@@ -140,6 +140,20 @@ def _retries(job: Job) -> str:
         f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != DEFAULT_SPEC.retry_delay_s else ""
     )
     return f"{job.retries} of {spec.max_retries}{on}{delay}"
+
+
+def _spell_parents(keys: Sequence[JobKey]) -> str:
+    """Ids of jobs, with adjacent ones as a range: `3, 116-315, 42_3`."""
+    runs: list[list[JobKey]] = []
+    for key in keys:
+        is_next = runs and task_of(key) is None and key == job_key(number_of(runs[-1][-1]) + 1)
+        if is_next and task_of(runs[-1][-1]) is None:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return ", ".join(
+        f"{label(run[0])}-{label(run[-1])}" if len(run) > 2 else ", ".join(map(label, run)) for run in runs
+    )
 
 
 def _warning(number: int, seconds: int) -> str:

@@ -13,13 +13,13 @@ from itertools import chain
 import msgspec
 from starlette.requests import Request
 
-from gflow.daemon.api.request import MOST_COMMANDS, caller, context_of, while_connected
+from gflow.daemon.api.request import MOST_COMMANDS, caller, context_of, expand_groups, while_connected
 from gflow.daemon.auth.submission_rules import Rights
 from gflow.daemon.execution.cluster_launch import check_targets, with_patience
 from gflow.daemon.execution.gpu_memory_auto import resolve_auto_memory
 from gflow.daemon.loop.cooperative import FEW, consumed
 from gflow.errors import UsageError
-from gflow.wire.requests import BATCH, ParsedJob, RawSubmitRequest, Reader, decode_job
+from gflow.wire.requests import BATCH, ParsedJob, RawSubmitRequest, Reader, References, decode_job
 
 # Size of the jobs that are expanded at once for a streamed answer.
 PIECE_BYTES = 1 << 18
@@ -31,6 +31,8 @@ class Expansion:
     def __init__(self, request: Request, wanted: RawSubmitRequest, reader: Reader, rights: Rights) -> None:
         self._request, self._wanted, self._reader, self._rights = request, wanted, reader, rights
         self._context, self._uid = context_of(request), caller(request)[0]
+        # The references of the latest job as given, and with groups expanded: jobs of a sweep share them.
+        self._references = References(), References()
 
     @property
     def raw_bytes(self) -> int:
@@ -80,7 +82,13 @@ class Expansion:
         self._rights.check_specs(specs)  # before quotas: only members may learn those of a project
         for job, spec in zip(some, specs, strict=True):
             job.spec = with_patience(self._context.settings, spec)
+            job.references = self._expand_groups(job.references)
         return some
+
+    def _expand_groups(self, references: References) -> References:
+        if references != self._references[0]:
+            self._references = references, expand_groups(self._request, references)
+        return self._references[1]
 
 
 def bytes_of(job: ParsedJob) -> int:

@@ -23,9 +23,10 @@ from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
 from gflow.daemon.loop.cooperative import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
+from gflow.options.values import MOST_PARENTS, is_group
 from gflow.wire.job_selectors import MOST_IN_RANGES, Group, Numbers, Tasks, check_number, parse_selectors
 from gflow.wire.queries import Q, read_query
-from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
+from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, References, decode
 
 T = TypeVar("T")
 # Largest body of any request; of a submission, which holds 100,000 jobs; and the total size of the commands
@@ -176,6 +177,30 @@ def _group_slices(context: Context, viewer: Viewer, group: int) -> Iterator[list
 def no_group(group: int) -> NotFound:
     """The error for a group that does not exist, or that is hidden from the caller."""
     return NotFound(f"there is no group g{group}", hint="gqueue -a -f JOBID,GROUP shows the groups")
+
+
+def expand_groups(request: Request, references: References) -> References:
+    """The references to parents, with each group (`g116`) replaced by its jobs.
+
+    Raises UsageError if these are more than a job may have.
+    """
+    if not any(is_group(text) for texts in references for text in texts):
+        return references
+    context, viewer = context_of(request), viewer_of(request)
+    return References(*(_expand_texts(context, viewer, texts) for texts in references))
+
+
+def _expand_texts(context: Context, viewer: Viewer, texts: tuple[str, ...]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in texts:
+        members = group_keys(context, viewer, int(text[1:])) if is_group(text) else None
+        found |= dict.fromkeys([text] if members is None else map(label, members))
+    if len(found) > MOST_PARENTS:
+        raise UsageError(
+            f"a job may depend on at most {MOST_PARENTS:,} jobs, not {len(found):,}",
+            hint="let it depend on one job that depends on a part of them",
+        )
+    return tuple(found)
 
 
 def check_visible(context: Context, viewer: Viewer, key: JobKey) -> JobKey:

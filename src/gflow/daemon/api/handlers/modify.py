@@ -24,6 +24,7 @@ from gflow.daemon.api.request import (
     caller,
     context_of,
     existing_job,
+    expand_groups,
     hides_for,
     read,
     states_of,
@@ -288,6 +289,7 @@ async def update(request: Request) -> Response:
     change = describe_update(
         wanted, address_of, submission_rules.defaults(context.settings.config), context.settings.shapes
     )
+    change.references = expand_groups(request, change.references)
     is_operator = may_change_others_jobs(request)
     charge_texts(context, uid, change.blobs)
     await _charge_fields(context, uid, change, keys)

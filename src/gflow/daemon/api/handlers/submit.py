@@ -20,6 +20,7 @@ from gflow.daemon.api.request import (
     caller,
     context_of,
     existing_job,
+    expand_groups,
     hides_for,
     keys_of,
     query_of,
@@ -119,6 +120,7 @@ async def redo(request: Request) -> Response:
     change = describe_options(
         wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
     )
+    change.references = expand_groups(request, change.references)
     if change.fields.get("on") or change.fields.get("overflow"):
         check_targets(context.settings, [override_spec(job, job.spec, change.fields)])
     note = ""
