@@ -86,3 +86,6 @@ def test_a_large_sweep_is_complete(trained: Box) -> None:
     trained.ok("gbatch", "--hold", "--param", "i=1:1500", "true")
     assert [row["i"] for row in rows(trained, "g8", "-r", "-i")] == [str(i) for i in range(1500, 0, -1)]
     assert json.loads(trained.ok("gjob", "results", "g8", "--json"))["total"] == 1500
+    shown = json.loads(trained.ok("gjob", "show", "g8", "--json"))
+    assert shown["total"] == 1500 and shown["jobs"][-1]["id"] == 1507
+    assert trained.ok("gjob", "log", "8-1100").count("==>") == 1093

@@ -312,6 +312,21 @@ def test_redo_includes_jobs_cut_off_by_it(daemon: Box) -> None:
     assert "Redone from: 1\n" in daemon.ok("gjob", "show", "5")
 
 
+def test_many_jobs_are_redone_at_once(daemon: Box) -> None:
+    daemon.ok("gbatch", "--hold", "--param", "x=1:150", "true")
+    assert daemon.ok("gjob", "redo", "g1", "--hold", "--comment", "again").count("Submitted batch job") == 150
+    new = json.loads(daemon.ok("gqueue", "--json", "g151", "-n", "0"))["jobs"]
+    assert [(job["id"], job["redone_from"]) for job in new] == [(150 + at, at) for at in range(1, 151)]
+    assert {(job["state"], job["comment"]) for job in new} == {("Hold", "again")}
+    assert [job["parameters"]["x"] for job in new] == [str(at) for at in range(1, 151)]
+    assert "job 150 again" in daemon.ok("gjob", "history", "300")
+    child = daemon.submit("--depends-on", "1", "true")
+    for words in (["g1", "--cascade"], ["g1", str(child)]):
+        refused = daemon.run("gjob", "redo", *words)
+        assert refused.returncode == 1 and "at most 100: name a part" in refused.stderr
+    assert len(daemon.jobs()) == 301
+
+
 def test_redo_of_one_task_and_of_a_job_whose_parent_failed(daemon: Box) -> None:
     array = daemon.submit("--array", "1-2", "echo task $GFLOW_ARRAY_TASK_ID")
     daemon.finished(array)

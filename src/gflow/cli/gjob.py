@@ -196,6 +196,7 @@ def _logs(values: Values, jobs: list[str]) -> int:
     from gflow.errors import Refused, clean
     from gflow.job_states import FAILED_NAMES
 
+    uid = os.geteuid()
     if clash := values.keys() & {"follow", "json"}:
         refuse(f"--{min(clash)} takes one job", "gjob log -f 42")
     shown = http.get(http.job_path(",".join(jobs)))["jobs"]
@@ -203,16 +204,16 @@ def _logs(values: Values, jobs: list[str]) -> int:
         shown = [job for job in shown if job["state"] in FAILED_NAMES]
     if not shown:
         raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to see all")
-    places = [http.get(http.job_path(str(job["id"]), "/log")) for job in shown if job["tasks"] is None]
-    if len({place["uid"] for place in places}) > 1:
+    shown = [job for job in shown if job["tasks"] is None]
+    if len({job["user"] for job in shown}) > 1:
         refuse("these jobs belong to several users", "name jobs of one user")
-    is_harmless = os.isatty(1) and any(place["uid"] != os.geteuid() for place in places)
-    for place in places[:1]:
-        _become_owner(place["uid"])
+    places = (http.get(http.job_path(str(job["id"]), "/log")) for job in shown)
+    if uid == 0:  # all requests are sent before root becomes the owner
+        places = (place for place in list(places))
     last = values.get("last", None if "first" in values else 20)
-    names = {str(job["id"]): job for job in shown}
-    for place in places:
-        job = names[str(place["job_id"])]
+    for job, place in zip(shown, places, strict=True):
+        is_harmless = os.isatty(1) and place["uid"] != uid
+        _become_owner(place["uid"])
         head = " ".join([f"==> {job['id']} {job['name']}", job["state"], job["reason"] or ""]).rstrip()
         hot_path.write(1, f"{clean(head)} <==\n".encode())
         print_lines(place["path"], values.get("first"), last, is_harmless=is_harmless)

@@ -33,6 +33,7 @@ from gflow.core.lifecycle.submit import (
     check_quotas,
     check_submission_part,
     find_earlier,
+    describe_redo,
     new_job,
 )
 from gflow.core.model import Moment, links_of, size_of
@@ -180,7 +181,7 @@ def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> G
         state.jobs.add(job)
         opened = state.open[first]
         state.jobs.names.add(job.uid, job.spec.shared_name, key)
-        effects.append(AddAuditEntry(key, "submitted", "", opened.uid, opened.origin))
+        effects.append(AddAuditEntry(key, "submitted", describe_redo(job.spec), opened.uid, opened.origin))
         wait = opened.wait_of(job.spec)
         if wait is not None:
             state.dependencies.add(job, wait)

@@ -53,10 +53,14 @@ def submit(state: State, event: Submit, effects: list[Effect]) -> None:
             state.dependencies.add(job, wait)
         if job.state is QUEUED:
             groups.add(state.admit(job, at))
-        detail = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
-        effects += (Save(job), AddAuditEntry(key, "submitted", detail))
+        effects += (Save(job), AddAuditEntry(key, "submitted", describe_redo(spec)))
     effects.append(Accepted(tuple(keys)))
     start_among(state, groups, at, effects)
+
+
+def describe_redo(spec: Spec) -> str:
+    """Detail of the audit entry of a submission: which job it repeats; empty: none."""
+    return f"job {label(spec.redone_from)} again" if spec.redone_from else ""
 
 
 def _add_job(state: State, event: Submit, spec: Spec) -> Job:

@@ -7,7 +7,7 @@ it failed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from graphlib import TopologicalSorter
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.job_reference import resolve
 from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import PARENT_FIELDS, AuditEntry, Job, JobState, Moment, Spec
-from gflow.core.state.state import State
+from gflow.core.state.state import PART, State
 from gflow.daemon.auth.submission_rules import Rights
 from gflow.errors import Forbidden, NotFound, Refused, StoreError
 from gflow.store.port import Changes, Store, Submission
@@ -329,6 +329,28 @@ class RedoCommand(SubmitCommand):
         of_group = [len(self._keys) > 1 and job.spec.group > 0 for job in jobs]
         return self.submit(state, store, set_groups(state, specs, of_group), at)
 
+    def stage(self, state: State, store: Store, jobs: Sequence[Job]) -> None:
+        """Add jobs to a submission in parts, whose jobs get their numbers later.
+
+        Raises Refused if one depends on another of the jobs: its parent is not known yet.
+        """
+        roots = set(self._keys)
+        for job in jobs:
+            if self._cascade or any(_find_job(parent, roots) is not None for parent in job.spec.parents):
+                raise Refused(
+                    f"{len(roots):,} jobs are too many to redo at once where jobs depend on each other",
+                    hint=f"at most {PART}: name a part",
+                )
+        specs = [self._cap_priority(_redone_spec(store, job, {})) for job in jobs]
+        specs = [self._apply_change(state, job, spec) for job, spec in zip(jobs, specs, strict=True)]
+        self._keep(specs)
+        self.add(
+            [
+                ParsedJob(spec=spec, references=References(), blobs={}, is_of_sweep=job.spec.group > 0)
+                for job, spec in zip(jobs, specs, strict=True)
+            ]
+        )
+
     def _cap_priority(self, spec: Spec) -> Spec:
         """Lower a priority that only an operator may give; the new job is not refused because of it."""
         capped = self.rights.capped(spec) if self.rights is not None else spec
@@ -377,7 +399,7 @@ def _topological_order(found: dict[JobKey, Job]) -> list[JobKey]:
     return list(TopologicalSorter(graph).static_order())
 
 
-def _find_job(parent: JobKey, found: dict[JobKey, Any]) -> JobKey | None:
+def _find_job(parent: JobKey, found: Container[JobKey]) -> JobKey | None:
     """The key in `found` that is this parent, or the array that it is a task of."""
     array = job_key(number_of(parent))
     return parent if parent in found else array if array in found else None

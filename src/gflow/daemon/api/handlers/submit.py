@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from starlette.requests import Request
@@ -10,19 +10,19 @@ from starlette.responses import Response
 
 from gflow.core.ids import JobKey, label, number_of
 from gflow.core.lifecycle.update import override_spec
-from gflow.core.model import Job, Spec
+from gflow.core.model import Spec
 from gflow.core.state.state import PART
 from gflow.daemon.api.expansion import Expansion, bytes_of
 from gflow.daemon.api.handlers.dry_run import dry_run
 from gflow.daemon.api.permissions import acting_user, check, rights_of
 from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
+    all_keys_of,
     caller,
     context_of,
     existing_job,
     expand_groups,
     hides_for,
-    keys_of,
     query_of,
     read,
     while_connected,
@@ -34,6 +34,7 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_auto_memory
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
+from gflow.daemon.loop.cooperative import FEW, in_slices
 from gflow.daemon.notify.destinations import mail_note
 from gflow.errors import Refused, UsageError
 from gflow.job_states import FAILED_NAMES
@@ -113,9 +114,8 @@ async def redo(request: Request) -> Response:
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     user = acting_user(request)
-    jobs = _jobs_to_redo(request, wanted)
-    check(request, jobs)
-    job = jobs[0]
+    redone = await _keys_to_redo(request, wanted)
+    job = existing_job(context, redone[0])
     settings = context.settings
     change = describe_options(
         wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
@@ -132,7 +132,7 @@ async def redo(request: Request) -> Response:
         uid,
         user,
         wanted.token,
-        [job.key for job in jobs],
+        redone,
         change,
         clear_deps=wanted.clear_deps,
         cascade=wanted.cascade,
@@ -141,25 +141,38 @@ async def redo(request: Request) -> Response:
         rights=rights_of(request),
         keep=partial(charge_specs, context, uid),
     )
-    keys = await context.loop.submit(command)
+    with context.rate_limits.count_held(uid) as hold:
+        if len(redone) > PART:
+            await while_connected(request, _stage_redo(context, command, redone, hold))
+        submission = context.loop.submit(command)
+        keys = await (while_connected(request, submission) if len(redone) > PART else submission)
     return add_note(
         await _answer_submitted(request, query, keys), "; ".join(filter(None, (note, command.note)))
     )
 
 
-def _jobs_to_redo(request: Request, wanted: RedoRequest) -> list[Job]:
-    """The jobs that the request names. Raises Refused if none of them failed, or they are too many."""
-    context = context_of(request)
-    jobs = [existing_job(context, key) for key in keys_of(context, request, [wanted.job])]
-    if wanted.failed:
-        jobs = [job for job in jobs if job.state.value in FAILED_NAMES]
-    if not jobs:
+async def _keys_to_redo(request: Request, wanted: RedoRequest) -> list[JobKey]:
+    """The jobs that the request names, in slices. Raises Refused if none of them failed."""
+    context, keys = context_of(request), list[JobKey]()
+    async for some in in_slices(await all_keys_of(context, request, [wanted.job]), FEW):
+        jobs = [existing_job(context, key) for key in some]
+        if wanted.failed:
+            jobs = [job for job in jobs if job.state.value in FAILED_NAMES]
+        check(request, jobs)
+        keys += [job.key for job in jobs]
+    if not keys:
         raise Refused("none of these jobs ended as Failed or Timeout", hint="leave --failed out to redo all")
-    if len(jobs) > PART:
-        raise UsageError(
-            f"{len(jobs):,} jobs are too many to redo at once", hint=f"at most {PART}: name a part"
-        )
-    return jobs
+    return keys
+
+
+async def _stage_redo(
+    context: Context, command: RedoCommand, keys: Sequence[JobKey], hold: Callable[[int], None]
+) -> None:
+    """Add the jobs to a submission in parts."""
+    async with context.rate_limits.expansion_turn(command.uid):
+        async for some in in_slices(keys, FEW):
+            command.stage(context.loop.state, context.store, [existing_job(context, key) for key in some])
+            hold(sum(map(bytes_of, command.jobs[-len(some) :])))
 
 
 def _check_token(token: str) -> None:
