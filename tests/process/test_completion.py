@@ -41,6 +41,9 @@ def test_bash_completes_options_values_and_live_jobs(daemon: Box) -> None:
 
     assert offered("gbatch --gpu-t") == ["--gpu-type"]
     assert offered("gcancel ''") == ["1"]
+    daemon.ok("gbatch", "--hold", "--name", "run_{lr}", "--param", "lr=1,2", "true")
+    assert offered("gcancel g") == offered("gbatch --depends-on g") == offered("gjob results g") == ["g2"]
+    assert typed(daemon, "gflow", "__complete", "2", "gjob", "wait", "g") == ["g2\trun_1, …"]
     assert offered("gqueue --states = Ru") == ["Running"]
     assert offered("gqueue -f NODELIST\\(") == ["NODELIST\\(REASON\\)"]
     assert offered("gqueue -s Running,Q") == ["Running,Queued"]

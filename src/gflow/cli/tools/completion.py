@@ -147,22 +147,31 @@ def _source(kind: str, program: ProgramInfo) -> list[Candidate]:
 
 
 def jobs(*, active: bool) -> list[Candidate]:
-    """Ids of jobs with their state and name. None if the daemon cannot be reached: Tab prints no errors."""
+    """Ids of jobs with their state and name, and of their groups.
+
+    None if the daemon cannot be reached: Tab prints no errors.
+    """
     from gflow.client import hot_path
 
-    query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
+    query = "format=JOBID,ST,GROUP,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
     try:
         status, _, content = hot_path.request("GET", f"/jobs?{query}")
     except (OSError, GflowError):
         return []
     if status != 200:
         return []
-    rows = [line.split(None, 2) for line in content.decode(errors="replace").splitlines()[1:]]
-    return [
-        (row[0].partition("_[")[0], " ".join(row[1:]))
-        for row in rows
-        if len(row) == 3 and row[0][0].isdigit()
-    ]
+    lines = content.decode(errors="replace").splitlines()[1:]
+    rows = [row for row in (line.split(None, 3) for line in lines) if len(row) == 4 and row[0][0].isdigit()]
+    found = [(id.partition("_[")[0], f"{state} {name}") for id, state, _, name in rows]
+    return found + _groups([(group, name) for _, _, group, name in rows if group != "-"])
+
+
+def _groups(members: list[Candidate]) -> list[Candidate]:
+    """Ids of groups with the name of their jobs, `run_1, …` if these differ. `members`: group and name."""
+    names: dict[str, list[str]] = {}
+    for group, name in members:
+        names.setdefault(group, []).append(name)
+    return [(group, of[0] if len(set(of)) == 1 else f"{of[0]}, …") for group, of in names.items()]
 
 
 def _with_prefix(current: str, known: list[Candidate]) -> list[Candidate]:
