@@ -82,12 +82,12 @@ class Expansion:
         self._rights.check_specs(specs)  # before quotas: only members may learn those of a project
         for job, spec in zip(some, specs, strict=True):
             job.spec = with_patience(self._context.settings, spec)
-            job.references = self._expand_groups(job.references)
+            job.references = await self._expand_groups(job.references)
         return some
 
-    def _expand_groups(self, references: References) -> References:
+    async def _expand_groups(self, references: References) -> References:
         if references != self._references[0]:
-            self._references = references, expand_groups(self._request, references)
+            self._references = references, await expand_groups(self._request, references)
         return self._references[1]
 
 

@@ -139,10 +139,10 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
             named += part.last - part.first
             keys += _keys_between(context, viewer, part, named)
         elif isinstance(part, Group):
-            members = group_keys(context, viewer, part.number)
-            named += len(members)
-            check_number(named)
-            keys += members
+            for members in _group_slices(context, viewer, part.number):
+                named += len(members)
+                check_number(named)
+                keys += members
         elif isinstance(part, Tasks):
             keys += [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
         else:
@@ -150,12 +150,13 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
     return list(dict.fromkeys(keys))
 
 
-def group_keys(context: Context, viewer: Viewer, group: int) -> list[JobKey]:
+async def group_keys(context: Context, viewer: Viewer, group: int) -> list[JobKey]:
     """Keys of the jobs of a group. Raises UsageError if they are more than a request may name."""
     found: list[JobKey] = []
     for members in _group_slices(context, viewer, group):
         found += members
-        check_number(len(found))
+        check_number(len(found), MOST_IN_RANGES)
+        await asyncio.sleep(0)
     return found
 
 
@@ -179,7 +180,7 @@ def no_group(group: int) -> NotFound:
     return NotFound(f"there is no group g{group}", hint="gqueue -a -f JOBID,GROUP shows the groups")
 
 
-def expand_groups(request: Request, references: References) -> References:
+async def expand_groups(request: Request, references: References) -> References:
     """The references to parents, with each group (`g116`) replaced by its jobs.
 
     Raises UsageError if these are more than a job may have.
@@ -187,13 +188,13 @@ def expand_groups(request: Request, references: References) -> References:
     if not any(is_group(text) for texts in references for text in texts):
         return references
     context, viewer = context_of(request), viewer_of(request)
-    return References(*(_expand_texts(context, viewer, texts) for texts in references))
+    return References(*[await _expand_texts(context, viewer, texts) for texts in references])
 
 
-def _expand_texts(context: Context, viewer: Viewer, texts: tuple[str, ...]) -> tuple[str, ...]:
+async def _expand_texts(context: Context, viewer: Viewer, texts: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for text in texts:
-        members = group_keys(context, viewer, int(text[1:])) if is_group(text) else None
+        members = await group_keys(context, viewer, int(text[1:])) if is_group(text) else None
         found |= dict.fromkeys([text] if members is None else map(label, members))
     if len(found) > MOST_PARENTS:
         raise UsageError(
@@ -236,10 +237,8 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
                 check_number(named, MOST_IN_RANGES)
                 keys |= await _lookup_range(context, viewer, part)
             elif isinstance(part, Group):
-                for members in _group_slices(context, viewer, part.number):
-                    keys |= dict.fromkeys(members)
-                    check_number(len(keys), MOST_IN_RANGES)
-                    await asyncio.sleep(0)
+                keys |= dict.fromkeys(await group_keys(context, viewer, part.number))
+                check_number(len(keys), MOST_IN_RANGES)
             elif isinstance(part, Tasks):
                 keys |= {
                     check_visible(context, viewer, job_key(part.number, task)): None for task in part.tasks
@@ -320,7 +319,7 @@ def states_of(text: str) -> frozenset[JobState]:
     return frozenset(states)
 
 
-def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
+async def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
     """Resolve `17`, `42_3`, `42_[1-5]`, `@`, `5-9`, `g116` to ranges of keys. An array includes its tasks.
 
     A single job must exist. A range may contain numbers without jobs.
@@ -334,7 +333,7 @@ def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, 
             keys = [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
             spans += [_span(context, key) for key in keys]
         elif isinstance(part, Group):
-            spans += spans_of_keys(group_keys(context, viewer, part.number))
+            spans += spans_of_keys(await group_keys(context, viewer, part.number))
         else:
             spans += [_span(context, key) for key in keys_of(context, request, [part])]
     return _few_spans(spans)

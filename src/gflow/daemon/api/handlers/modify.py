@@ -289,7 +289,7 @@ async def update(request: Request) -> Response:
     change = describe_update(
         wanted, address_of, submission_rules.defaults(context.settings.config), context.settings.shapes
     )
-    change.references = expand_groups(request, change.references)
+    change.references = await expand_groups(request, change.references)
     is_operator = may_change_others_jobs(request)
     charge_texts(context, uid, change.blobs)
     await _charge_fields(context, uid, change, keys)

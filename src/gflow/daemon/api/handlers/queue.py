@@ -65,7 +65,7 @@ async def list_jobs(request: Request) -> Response:
     if form not in ALL_FORMS:
         raise unknown("output format", form, ALL_FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
-    listing, now = _listing_request(request, query), timers.now()
+    listing, now = await _listing_request(request, query), timers.now()
     width = parse_number("width", query.width or "0", 0)
     is_short = bool(width) and form == "table" and _shows_all_ended(query, listing.wanted)
     if is_short:
@@ -188,7 +188,7 @@ async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]
     }
 
 
-def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
+async def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
     states = states_of(query.states)
     users = [name for name in split_list(query.users) if name not in (EVERY_USER, "*")]
     is_past = bool(query.all or query.completed or query.jobs or query.since)
@@ -202,7 +202,7 @@ def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
         projects=frozenset(split_list(query.projects)),
         targets=frozenset(split_list(query.targets)),
         partitions=frozenset(split_list(query.partitions)),
-        spans=spans_of(context_of(request), request, query.jobs),
+        spans=await spans_of(context_of(request), request, query.jobs),
         since=parse_since(query.since) if query.since else 0.0,
     )
     return ListingRequest(

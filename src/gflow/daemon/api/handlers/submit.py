@@ -120,7 +120,7 @@ async def redo(request: Request) -> Response:
     change = describe_options(
         wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
     )
-    change.references = expand_groups(request, change.references)
+    change.references = await expand_groups(request, change.references)
     if change.fields.get("on") or change.fields.get("overflow"):
         check_targets(context.settings, [override_spec(job, job.spec, change.fields)])
     note = ""
