@@ -46,6 +46,7 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
         lambda job: ("", {"token": token(), "jobs": [described(hold=True, **{"depends-on": job})]}),
         lambda job: ("", {"token": token(), "jobs": [described(hold=True, **{"depends-on-any": job})]}),
         lambda job: ("?dry-run=1", {"token": token(), "jobs": [described(**{"depends-on": job})]}),
+        lambda job: ("", {"token": token(), "jobs": [described(hold=True, **{"depends-on": f"g{job}"})]}),
         lambda job: (
             "",
             {"token": token(), "jobs": [described(**{"depends-on": job, "no-auto-cancel": True})]},
@@ -54,6 +55,8 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
     ("GET", "/jobs"): [
         lambda job: (f"?jobs={job}", None),
         lambda job: (f"?jobs={job}-{job}", None),
+        lambda job: (f"?jobs={job}-{job}&form=results-json", None),
+        lambda job: (f"?jobs=g{job}&form=results-json", None),
         lambda job: (f"?all=1&names={NAME}", None),
         lambda job: (f"?all=1&projects={PROJECT}", None),
     ],
@@ -117,6 +120,8 @@ def machine() -> Iterator[tuple[System, dict[str, str]]]:
             "failed": made.bob.submit(*words, "false"),
             "swept": made.bob.submit(*words, "--hold", "--max-concurrent", "2", "true"),
         }
+        swept = made.bob.ok("gbatch", *words, "--hold", "--param", "x=1,2", "--parsable", "true")
+        jobs["group"] = int(swept.split()[0])
         assert min(jobs.values()) > FIRST
         made.box.finished(jobs["over"])
         made.box.finished(jobs["failed"])
