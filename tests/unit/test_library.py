@@ -39,6 +39,12 @@ def test_notebooks_complete_the_keywords() -> None:
     shown = inspect.signature(submit).parameters
     assert next(iter(shown)) == "command" and {"gpus", "max_retries", "chdir"} < set(shown)
 
+    def redo(job: object, *, cascade: bool = False, **options: object) -> None: ...
+
+    spell_keywords(redo, RedoKeywords)
+    again = inspect.signature(redo).parameters
+    assert list(again)[:2] == ["job", "cascade"] and "gpus" in again and "chdir" not in again
+
 
 def test_importing_gflow_loads_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import gflow; print(sorted(set(sys.modules) - before))"

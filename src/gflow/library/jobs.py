@@ -16,7 +16,7 @@ from gflow.library.job import Job as Job
 from gflow.library.job import JobFailed as JobFailed
 from gflow.library.job import JobList, ListedJob, deliver, read_options
 from gflow.library.job_sweep import Sweep
-from gflow.library.submit_keywords import SubmitKeywords
+from gflow.library.submit_keywords import RedoKeywords, SubmitKeywords
 from gflow.options.job_options import CAPTURE, JOB, SLURM
 
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -93,7 +93,7 @@ def wait(jobs: Iterable[Job], timeout: float | None = None, *, progress: bool = 
     return JobList(map(ListedJob, found))
 
 
-def spell_keywords(function: Callable[..., Any]) -> None:
+def spell_keywords(function: Callable[..., Any], keywords: type = SubmitKeywords) -> None:
     """Put the options into the signature, from which IPython completes keywords. It does not read types."""
     import inspect
 
@@ -101,7 +101,7 @@ def spell_keywords(function: Callable[..., Any]) -> None:
     first = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in SubmitKeywords.__annotations__.items()
+        for name, kind in keywords.__annotations__.items()
     ]
     function.__signature__ = shown.replace(parameters=[*first, *named])  # type: ignore[attr-defined]
 
@@ -109,3 +109,5 @@ def spell_keywords(function: Callable[..., Any]) -> None:
 if "IPython" in sys.modules:
     for with_options in (submit, sweep):
         spell_keywords(with_options)
+    for with_changes in (Job.redo, Sweep.redo_failed):
+        spell_keywords(with_changes, RedoKeywords)
