@@ -469,6 +469,7 @@ def test_a_group_is_named_as_one(daemon: Box) -> None:
         ["3", "g2", "lr=1"], ["4", "g2", "lr=2"], ["2", "g2", "lr=3"],
     ]  # fmt: skip
     assert json.loads(daemon.ok("gjob", "show", "--json", "g2"))["total"] == 3
+    assert "At most 2 of these 3 jobs" in daemon.ok("gctl", "set-limit", "g2", "2")
     assert daemon.ok("gjob", "release", "g2").count("released") == 3
     assert daemon.ok("gjob", "wait", "g2") == ""
     assert daemon.ok("gcancel", "g2").count("is already Finished") == 3

@@ -10,13 +10,22 @@ from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state.state import PART, State
 from gflow.daemon.api.permissions import check, may_change_others_jobs
-from gflow.daemon.api.request import caller, context_of, existing_job, key_of, read, while_connected
+from gflow.daemon.api.request import (
+    caller,
+    context_of,
+    existing_job,
+    group_keys,
+    key_of,
+    read,
+    while_connected,
+)
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer_of
 from gflow.daemon.loop.bulk_actions import BulkAction
 from gflow.daemon.loop.commands import UpdateCommand
 from gflow.errors import Refused
 from gflow.options.job_options import Option
+from gflow.options.values import is_group
 from gflow.options.values import read as read_option
 from gflow.text.gctl import allowed_line, drain_line, limit_line, show_gpus
 from gflow.wire.answers.daemon import DeliveriesAnswer, Delivery
@@ -70,7 +79,10 @@ async def set_limit(request: Request) -> Response:
     """Set how many jobs of a group, or tasks of an array, may run at once."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, LimitRequest)
-    key = key_of(context, request, wanted.job)
+    if is_group(wanted.job):
+        key = (await group_keys(context, viewer_of(request), int(wanted.job[1:])))[0]
+    else:
+        key = key_of(context, request, wanted.job)
     jobs = capped_together(context.loop.state, existing_job(context, key))
     check(request, jobs)
     keys = tuple(job.key for job in jobs)
