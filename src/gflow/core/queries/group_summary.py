@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gflow.core.model import Job, JobState, Moment
+from gflow.core.model import FINAL, Job, JobState, Moment
 
-# The count of `GroupCounts` in which each state is counted.
-COUNTED = {
-    JobState.RUNNING: "running",
-    JobState.QUEUED: "waiting",
-    JobState.HOLD: "held",
-    JobState.FINISHED: "finished",
-    JobState.FAILED: "failed",
-    JobState.TIMEOUT: "failed",
-    JobState.CANCELLED: "cancelled",
-}
+# The count of `GroupCounts` in which each state is counted. Any other end is a failure.
+COUNTED = (
+    dict.fromkeys(JobState, "waiting")
+    | dict.fromkeys(FINAL, "failed")
+    | {
+        JobState.RUNNING: "running",
+        JobState.HOLD: "held",
+        JobState.FINISHED: "finished",
+        JobState.CANCELLED: "cancelled",
+    }
+)
 
 
 # Steps of a job tell how long it takes once it has run for this many seconds.
