@@ -281,7 +281,7 @@ class RedoKeywords(TypedDict, total=False):
     local:n1_gpu2,n4_gpu1.
     """
     effective_batch: int | str | None
-    """Samples per training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)."""
+    """Samples per optimizer step over all GPUs, in any shape of the job (GFLOW_EFFECTIVE_BATCH)."""
     slurm: str | Sequence[str] | None
     """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
     name: str | None
@@ -300,6 +300,14 @@ class RedoKeywords(TypedDict, total=False):
     """Same as depends-on."""
     depends_on_any: Parents | None
     """Start after one of these jobs has succeeded."""
+    depends_on_end: Parents | None
+    """Start after these jobs have ended, in any way (afterany)."""
+    depends_on_failure: Parents | None
+    """Start after these jobs have failed: ended in any way but success (afternotok)."""
+    depends_on_start: Parents | None
+    """Start after these jobs have started or ended (after)."""
+    singleton: bool | None
+    """Start after your earlier jobs of the same name have ended."""
     no_auto_cancel: bool | None
     """Keep the job waiting when a job it depends on fails."""
     no_auto_cancel_on_dep_failure: bool | None
@@ -318,6 +326,10 @@ class RedoKeywords(TypedDict, total=False):
     """New value for a sweep parameter: lr=0.1; may be repeated."""
     max_concurrent: int | str | None
     """Run at most N of these jobs (or tasks) at once."""
+    stop_when: str | Sequence[str] | None
+    """Stop the job early by a metric that it reports: 'loss > 2 at step 500', 'loss is nan', 'loss
+    above median at step 500' (of the group); may be repeated.
+    """
     max_retries: int | str | None
     """Retry a failed job up to N times."""
     retry_on: str | Sequence[str] | None
@@ -352,5 +364,5 @@ class RedoKeywords(TypedDict, total=False):
     """
     notify_on: str | Sequence[str] | None
     """Events to notify about: job_started, job_failed, … (default: job_completed, _failed, _timeout,
-    _cancelled).
+    _cancelled); of a sweep or array: group_end, group_first_failure (default: these two).
     """

@@ -32,8 +32,8 @@ from gflow.core.lifecycle.submit import (
     check_owner,
     check_quotas,
     check_submission_part,
-    find_earlier,
     describe_redo,
+    find_earlier,
     new_job,
 )
 from gflow.core.model import Moment, links_of, size_of
@@ -71,8 +71,10 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
     """Make the next jobs of an open submission. A refusal makes the caller abandon all of it."""
     opened = _open(state, event.first)
     found: WaitCache = {}
-    specs = find_earlier(state, opened.uid, opened.user, event.specs, opened.first + len(opened.jobs), opened.names)
-    waits = check_submission_part(state, opened.uid, specs, event.outcomes, event.hidden, opened.waits, found)
+    specs = find_earlier(state, opened.uid, event.specs, opened.first + len(opened.jobs), opened.names)
+    waits = check_submission_part(
+        state, opened.uid, opened.user, specs, event.outcomes, event.hidden, opened.waits, found
+    )
     wall = event.at.wall
     for spec, wait in zip(specs, waits, strict=True):
         job = new_job(job_key(opened.first + len(opened.jobs)), spec, opened.uid, opened.user, opened.at.wall)

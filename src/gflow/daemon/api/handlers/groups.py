@@ -109,7 +109,7 @@ async def _with_table(
     width = parse_number("width", query.width or "0", 0)
     listing = ListingRequest(
         uid=caller(request)[0],
-        wanted=Filter(spans=_spans(request, details)),
+        wanted=Filter(spans=await _spans(request, details)),
         is_past=True,
         limit=ROWS if width else 0,
     )
@@ -139,10 +139,10 @@ def _columns(details: GroupDetails, view: GroupAnswer) -> tuple[str, ...]:
     return ("JOBID", "ST", "TIME", *apart, *metric, "NODELIST(REASON)")
 
 
-def _spans(request: Request, details: GroupDetails) -> tuple[tuple[int, int], ...]:
+async def _spans(request: Request, details: GroupDetails) -> tuple[tuple[int, int], ...]:
     """The key ranges of the jobs of a group. Usually their numbers are consecutive."""
     members, total = details.members, details.summary.counts.total
     numbers = number_of(JobKey(members.last)) - number_of(JobKey(members.first)) + 1
     if members.group < 0 or numbers == total:
         return ((members.first, members.last),)
-    return spans_of_keys(group_keys(context_of(request), viewer_of(request), members.group))
+    return spans_of_keys(await group_keys(context_of(request), viewer_of(request), members.group))
