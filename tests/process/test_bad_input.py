@@ -299,7 +299,7 @@ def test_job_reference_malformed_is_usage_and_unknown_is_refused(busy: Box, line
 def test_json_of_a_refusal_is_an_object_with_the_same_code(busy: Box) -> None:
     for words, code, says in (
         ((G, "--gpus", "5", "true"), 1, "refused"),
-        ((G, "--time", "0", "true"), 2, "usage"),
+        ((G, "--time", "abc", "true"), 2, "usage"),
     ):
         done = busy.run(words[0], "--json", *words[1:])
         assert (done.returncode, done.stderr) == (code, "")
