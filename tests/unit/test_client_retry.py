@@ -66,7 +66,9 @@ def test_waiting_for_several_jobs_counts_them(monkeypatch):
     from gflow.client import wait
 
     monkeypatch.setattr(
-        wait, "wait_for", lambda job: {"id": job, "state": "Finished", "signal": None, "exit_code": 0}
+        wait,
+        "wait_for",
+        lambda job, timeout: {"id": job, "state": "Finished", "signal": None, "exit_code": 0},
     )
     counts = []
     wait.wait_for_all(["1", "2"], lambda done, total: counts.append((done, total)))

@@ -51,7 +51,6 @@ LONGEST_PAUSE_S = 3600
 # How a shell reports Ctrl-C. In a terminal the user intends it; it is not a failure of the job.
 SIGINT = 2
 INTERRUPTED_CODE = 128 + SIGINT
-INTERRUPTED = Reason(ReasonKind.EXIT_CODE, str(INTERRUPTED_CODE))
 # Final states decided by another target, by the problem that it reports.
 REMOTE_ENDS = {ReasonKind.TIME_LIMIT: TIMEOUT, ReasonKind.CANCELLED_THERE: CANCELLED}
 
@@ -182,14 +181,14 @@ def _end_of_attempt(job: Job, event: Exited) -> tuple[JobState, Reason]:
     problem, code = event.problem, event.code
     if problem:
         return REMOTE_ENDS.get(problem.kind, FAILED), problem
-    if job.spec.pty and (event.signal == SIGINT or code == INTERRUPTED_CODE):
-        return CANCELLED, INTERRUPTED
+    is_interrupted = job.spec.pty and (event.signal == SIGINT or code == INTERRUPTED_CODE)
+    failed = CANCELLED if is_interrupted else FAILED
     if event.signal:
-        return FAILED, Reason(ReasonKind.SIGNAL, str(event.signal))
+        return failed, Reason(ReasonKind.SIGNAL, str(event.signal))
     if code is None:  # the exit was not observed, so it does not count as a success
         return FAILED, LOST
     if code:
-        return FAILED, Reason(ReasonKind.EXIT_CODE, str(code))
+        return failed, Reason(ReasonKind.EXIT_CODE, str(code))
     return FINISHED, NO_REASON
 
 
