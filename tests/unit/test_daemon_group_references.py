@@ -33,7 +33,7 @@ def expand(all_of: tuple[str, ...], any_of: tuple[str, ...] = ()) -> References:
 
 
 def test_a_group_becomes_its_jobs_without_duplicates(asked: list[int]) -> None:
-    all_of, any_of = expand(("g10", "11", "@", "7_2"), ("g3",))
+    all_of, any_of, *_ = expand(("g10", "11", "@", "7_2"), ("g3",))
     assert all_of == (*map(str, range(10, 6010)), "@", "7_2") and any_of == tuple(map(str, range(3, 6003)))
     assert asked == [10, 3]
 
