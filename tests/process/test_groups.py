@@ -155,7 +155,7 @@ def test_a_long_group_is_shown_whole_in_a_pipe_and_in_part_on_a_terminal(daemon:
     daemon.ok("gbatch", "--hold", "--param", "a=1:40", "--param", "b=1:30", "true")
     text = daemon.api("GET", "/jobs/g1?width=80", accept="text/plain")[1].decode()
     assert "\nParameters: a=1,2,3,4,…,40 (40 values) b=1,2,3,4,…,30 (30 values)\n" in text
-    assert text.endswith("\n(the first 20 of 1200; gqueue g1 -n 0 lists all)\n") and text.count("\n") == 29
+    assert text.endswith("\n(the first 20 of 1200; gjob results g1 lists all)\n") and text.count("\n") == 29
     assert daemon.ok("gjob", "show", "g1").count("JobHeldUser") == 1200
     shown = json.loads(daemon.ok("gjob", "show", "--json", "g1"))
     assert len(shown["jobs"]) == shown["total"] == shown["group"]["counts"]["held"] == 1200

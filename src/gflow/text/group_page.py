@@ -45,7 +45,7 @@ def rows_note(group: GroupAnswer, shown: int, total: int) -> str:
     """The line below a table that has only the first jobs."""
     if shown >= total:
         return ""
-    return f"(the first {shown} of {total}; gqueue {group.id} -n 0 lists all)\n"
+    return f"(the first {shown} of {total}; gjob results {group.id} lists all)\n"
 
 
 def _figures(group: GroupAnswer, now: float) -> list[tuple[str, str]]:
