@@ -202,7 +202,7 @@ BUSY = [
     (("gjob", "log", "-f", "2", "50"), 2, "first 2 lines: gjob log --first 2 50"),
     ((G, "--gpus", "0.5", "true"), 2, "--gpus 1 --shared --gpu-memory 20G"),
     (("gflow", "up"), 2, "did you mean gflowd up?"),
-    (("gflow", "status"), 2, "did you mean gflowd status, or gqueue for the jobs?"),
+    (("gflow", "restart"), 2, "did you mean gflowd restart?"),
     (("gflow", "log"), 2, "did you mean gjob log JOB?"),
     (("gflow", "submit"), 2, "did you mean gbatch?"),
     (("gjob", "log", "-f", "1,2"), 2, "--follow takes one job"),

@@ -90,8 +90,8 @@ NO_JOB = {
     ("POST", "/reservations"), ("GET", "/reservations/{id}"), ("DELETE", "/reservations/{id}"),
     ("GET", "/gpu-processes"), ("POST", "/gpu-processes/ignore"), ("POST", "/gpu-processes/unignore"),
     ("POST", "/backup"), ("POST", "/notifications/test"), ("POST", "/tokens"), ("GET", "/tokens"),
-    ("POST", "/tokens/revoke"), ("GET", "/info"), ("GET", "/status"), ("GET", "/health"),
-    ("GET", "/metrics"), ("GET", "/openapi.json"),
+    ("POST", "/tokens/revoke"), ("GET", "/info"), ("GET", "/overview"), ("GET", "/status"),
+    ("GET", "/health"), ("GET", "/metrics"), ("GET", "/openapi.json"),
 }  # fmt: skip
 
 
@@ -171,6 +171,18 @@ def test_cancel_by_filter_does_not_match_what_is_not_seen(
     more = json.loads(json.dumps(more).replace("BOB", made.bob.person.pw_name))
     assert made.ask(made.ann, "POST", "/jobs/cancel", more) == (200, {"jobs": [], "total": 0})
     assert made.box.job(int(jobs["running"]))["state"] == "Running"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+def test_overview_names_no_job_and_no_user_but_the_caller(
+    machine: tuple[System, dict[str, str]], accept: str
+) -> None:
+    made, _ = machine
+    status, answer = made.ask(made.ann, "GET", "/overview", accept=accept)
+    text = json.dumps(answer, default=str)
+    assert status == 200 and made.ann.person.pw_name in text
+    for hidden in (NAME, PROJECT, made.bob.person.pw_name):
+        assert hidden not in text
 
 
 def test_cancel_preview_hides_dependents_of_others(

@@ -70,7 +70,7 @@ def _elsewhere(name: str) -> str:
     from gflow.cli.registry import ELSEWHERE
 
     if name in DAEMON:
-        return f"gflowd {name}" + (", or gqueue for the jobs" if name == "status" else "")
+        return f"gflowd {name}"
     return f"gjob {name} JOB" if name in JOB else ELSEWHERE.get(name, "")
 
 
@@ -113,6 +113,7 @@ start here:
   gqueue                                 show whether it runs, or why it waits
   gjob log -f @                          follow the output of your latest job
   gcancel @                              cancel it
+  gflow status                           show everything on one screen
 
 commands:
 {commands}

@@ -25,6 +25,7 @@ PROGRAMS = {
 }
 # Only as `gflow NAME`.
 TOOLS = {
+    "status": "show everything on one screen, and what needs attention",
     "gpus": "GPU catalogue, choice of a GPU, load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest training setup that fits into GPU memory",

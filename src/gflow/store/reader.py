@@ -6,13 +6,13 @@ of a million rows costs the daemon's loop nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from gflow.core.ids import TASK_BITS
-from gflow.core.model import Job, Spec
+from gflow.core.model import Job, JobState, Spec
 from gflow.core.queries.job_filter import Filter, is_pattern
 from gflow.store import files
 from gflow.store.bulk import OpenSubmission, bulk_of
@@ -73,6 +73,15 @@ class Reader:
             f"{SELECT} WHERE finished_at IS NULL AND {where} UNION ALL SELECT * FROM ({newest}) ORDER BY key"
         )
         return self.rows(sql, [*values, *values])
+
+    def ended_since(self, since: float, states: Iterable[JobState], user: str, limit: int) -> list[Any]:
+        """Rows of the newest jobs of a user that ended in these states. Costs the jobs that ended since."""
+        names = ", ".join(f"'{state.value}'" for state in states)
+        sql = (
+            f"{SELECT} WHERE finished_at >= ? AND state IN ({names}) AND user = ? AND {SHOWN}"
+            " ORDER BY finished_at DESC LIMIT ?"
+        )
+        return self.rows(sql, [since, user, limit])
 
     def _condition(self, wanted: Filter) -> tuple[str, list[Any]]:
         where, values = condition(wanted)

@@ -66,7 +66,7 @@ def gpu_lines(info: InfoAnswer, gpus: Sequence[Gpu], columns: int, now: datetime
 
 
 def _gpu_row(view: GpuView, now: datetime, name_columns: int) -> list[str]:
-    used = "" if view.used_mib is None else f"{_gib(view.used_mib)}/"
+    used = "" if view.used_mib is None else f"{bare_gib(view.used_mib)}/"
     started = [job.started_at for job in view.holders if job.started_at]
     since = min(started, default=None)
     if not view.holders and view.idle_s is not None and not view.idle_s_at_least:
@@ -75,16 +75,16 @@ def _gpu_row(view: GpuView, now: datetime, name_columns: int) -> list[str]:
     return [
         str(view.index),
         view.model.removeprefix("NVIDIA "),
-        f"{used}{_gib(view.memory_mib)} GiB",
-        _reading(view.utilisation, "%") or "-",
+        f"{used}{bare_gib(view.memory_mib)} GiB",
+        reading(view.utilisation, "%") or "-",
         ",".join(users) or "-",
-        _short_time(since, now) if since else "-",
-        _short_time(view.free_at, now) if view.free_at else "-",
-        "; ".join(_notes(view, now, name_columns)),
+        short_time(since, now) if since else "-",
+        short_time(view.free_at, now) if view.free_at else "-",
+        "; ".join(gpu_notes(view, now, name_columns)),
     ]
 
 
-def _notes(view: GpuView, now: datetime, name_columns: int) -> list[str]:
+def gpu_notes(view: GpuView, now: datetime, name_columns: int) -> list[str]:
     """The jobs of a GPU, else that it is idle; why it gets no jobs; for whom it is reserved."""
     jobs = [
         "another job" if job.id is None else f"{job.id} ({cut(job.name, name_columns)})"
@@ -102,17 +102,17 @@ def _has_begun(one: Reserved, now: datetime) -> bool:
 
 
 def _reservation(one: Reserved, now: datetime) -> str:
-    begin = "" if _has_begun(one, now) else f"from {_short_time(one.start, now)} "
-    return f"for {one.user} {begin}until {_short_time(one.end, now)}"
+    begin = "" if _has_begun(one, now) else f"from {short_time(one.start, now)} "
+    return f"for {one.user} {begin}until {short_time(one.end, now)}"
 
 
-def _short_time(time: str, now: datetime) -> str:
+def short_time(time: str, now: datetime) -> str:
     """A local time: `14:05` today, else `12-24 14:05`."""
     at, today = datetime.fromisoformat(time).astimezone(), now.astimezone()
     return at.strftime("%H:%M" if at.date() == today.date() else "%m-%d %H:%M")
 
 
-def _gib(mib: int) -> str:
+def bare_gib(mib: int) -> str:
     """Memory in GiB without the unit: `0.4`, `80`."""
     return f"{mib / 1024:.1f}".removesuffix(".0") if mib < 10 * 1024 else f"{mib / 1024:.0f}"
 
@@ -134,10 +134,10 @@ def gpu_details(info: InfoAnswer, gpus: Sequence[Gpu]) -> str:
 def _card(view: GpuView) -> list[str]:
     lines = [f"GPU {view.index}: {view.model}", f"  UUID: {view.uuid}", f"  Memory: {_memory(view)}"]
     meters = [
-        _reading(view.utilisation, "%", "busy "),
-        _reading(view.temperature, " °C"),
-        _reading(view.power_w, " W"),
-        _reading(view.clock_mhz, " MHz"),
+        reading(view.utilisation, "%", "busy "),
+        reading(view.temperature, " °C"),
+        reading(view.power_w, " W"),
+        reading(view.clock_mhz, " MHz"),
     ]
     if any(meters):
         lines.append("  Now: " + ", ".join(filter(None, meters)))
@@ -180,7 +180,7 @@ def _mib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
-def _reading(value: float | UnsetType | None, unit: str, before: str = "") -> str:
+def reading(value: float | UnsetType | None, unit: str, before: str = "") -> str:
     return "" if value is None or isinstance(value, UnsetType) else f"{before}{value:.0f}{unit}"
 
 

@@ -77,6 +77,13 @@ class InfoQuery(Query, frozen=True):
     color: bool = False
 
 
+class OverviewQuery(Query, frozen=True):
+    """`GET /overview`: the width of the terminal, and whether it has colours."""
+
+    width: str = ""
+    color: bool = False
+
+
 class EventsQuery(Query, frozen=True):
     """`GET /events`: event names and jobs (comma-separated), the last id seen, whether to wait for more."""
 

@@ -26,6 +26,7 @@ from gflow.daemon.api.handlers import (
     jobs,
     metrics,
     modify,
+    overview,
     queue,
     quotas,
     stats,
@@ -70,6 +71,7 @@ from gflow.wire.answers.job_details import (
     WhyAnswer,
 )
 from gflow.wire.answers.jobs import DryCancelAnswer, DryRunAnswer, JobsAnswer
+from gflow.wire.answers.overview import OverviewAnswer
 from gflow.wire.answers.quotas import (
     LimitAnswer,
     QuotaAnswer,
@@ -161,6 +163,8 @@ ROUTES = [
              (StatsAnswer, PredictionsAnswer), query=queries.StatsQuery),
     ApiRoute("GET", "/info", status.show_info, Permission.ANYONE,
              InfoAnswer, query=queries.InfoQuery),
+    ApiRoute("GET", "/overview", overview.show_overview, Permission.ANYONE,
+             OverviewAnswer, query=queries.OverviewQuery),
     ApiRoute("GET", "/status", status.show_status, Permission.ANYONE, StatusAnswer),
     ApiRoute("GET", "/health", status.show_health, Permission.ANYONE, HealthAnswer),
     ApiRoute("GET", "/metrics", metrics.show_metrics, Permission.ANYONE,

@@ -92,7 +92,7 @@ async def show_status(request: Request) -> Response:
         notes=[
             *context.settings.notes,
             *_restriction_notes(context),
-            *_warnings(state),
+            *warnings_of(state),
             *map(_stray_note, strays),
         ],
         strays=strays,
@@ -121,7 +121,7 @@ def _restriction_notes(context: Context) -> list[str]:
     return [f"new jobs may use only GPU {now}; gctl set-gpus all lifts this"]
 
 
-def _warnings(state: State) -> list[str]:
+def warnings_of(state: State) -> list[str]:
     """Current problems, apart from a read-only database."""
     stalled = state.machine.stalled
     return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
