@@ -1,4 +1,4 @@
-"""The command that adds an extra (`fit`, `train`, `plot`, `mcp`) to gflow, as it was installed."""
+"""The command that adds an extra (`fit`, `train`, `plot`, `mcp`, `tui`) to gflow, as it was installed."""
 
 from __future__ import annotations
 

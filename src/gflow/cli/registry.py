@@ -26,6 +26,7 @@ PROGRAMS = {
 # Only as `gflow NAME`.
 TOOLS = {
     "status": "show everything on one screen, and what needs attention",
+    "top": "watch GPUs, jobs and logs live in the terminal",
     "gpus": "GPU catalogue, choice of a GPU, load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest training setup that fits into GPU memory",
@@ -48,7 +49,7 @@ ELSEWHERE = {
     "status": "gjob show JOB", "info": "gjob show JOB",
     "list": "gqueue", "ls": "gqueue", "ps": "gqueue",
     "submit": "gbatch", "add": "gbatch", "run": "grun", "start": "gbatch",
-    "rerun": "gjob redo JOB", "retry": "gjob redo JOB", "top": "gqueue --watch", "stats": "gstats",
+    "rerun": "gjob redo JOB", "retry": "gjob redo JOB", "top": "gflow top", "stats": "gstats",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from gflow.text.table import Sheet, clock, cut, near_moment
 from gflow.wire.answers.gpus import GpuView
 from gflow.wire.answers.jobs import JobView
 from gflow.wire.answers.overview import Attention, OverviewAnswer, WaitingJob
+from gflow.wire.encoding import rfc3339
 
 # Most lines of each part: with five headings and a prompt the page fills a screen.
 GPU_LINES, JOB_LINES, ATTENTION_LINES = 8, 5, 5
@@ -29,7 +30,7 @@ def overview_page(data: OverviewAnswer, now: float, columns: int = 0) -> str:
         *_gpu_lines(data.gpus, now, columns),
         _head("Queue", f"{data.running} running, {data.waiting} waiting" + _part(data.held, "held")),
         _head("Yours", f"{data.my_running} running, {data.my_waiting} waiting ({clean(data.user)})"),
-        *_cap(_rows(jobs, columns), JOB_LINES, data.my_running + data.my_waiting, "gqueue --me"),
+        *_capped(jobs, JOB_LINES, data.my_running + data.my_waiting, "gqueue --me", columns),
         *_attention(data.attention, columns),
     ]
     return "".join(cut(line, columns) + "\n" for line in lines)
@@ -43,12 +44,12 @@ def _part(count: int, what: str) -> str:
     return f", {count} {what}" if count else ""
 
 
-def _cap(lines: list[str], most: int, total: int, command: str) -> list[str]:
-    """At most so many lines; if there are more in total, the last says how many and where they are."""
-    if total <= len(lines) <= most or not lines:
-        return lines
-    shown = lines[: most - 1]
-    return [*shown, f"  ({total - len(shown)} more: {command})"]
+def _capped(rows: Sequence[Sequence[str]], most: int, total: int, command: str, columns: int) -> list[str]:
+    """At most so many lines; if there are more rows in total, the last line says where they are."""
+    if total <= len(rows) <= most or not rows:
+        return _rows(rows, columns)
+    shown = rows[: most - 1]
+    return [*_rows(shown, columns), f"  ({total - len(shown)} more: {command})"]
 
 
 def _rows(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
@@ -98,7 +99,7 @@ def _gpu_lines(gpus: Sequence[GpuView], now: float, columns: int) -> list[str]:
     rows = [
         [_indices(views), users, _use(views), until, notes] for (users, until, notes), views in groups.items()
     ]
-    return _cap(_rows(rows, columns), GPU_LINES, len(rows), "ginfo")
+    return _capped(rows, GPU_LINES, len(rows), "ginfo", columns)
 
 
 def _indices(views: Sequence[GpuView]) -> str:
@@ -145,8 +146,8 @@ def _progress(job: JobView, now: float) -> str:
 
 
 def _waiting_row(job: WaitingJob, now: float) -> list[str]:
-    at = datetime.fromisoformat(job.expected_start).timestamp() if job.expected_start else None
-    start = "waits" if at is None else f"starts about {near_moment(max(at, now), now)}"
+    at = max(job.expected_start, rfc3339(now)) if job.expected_start else ""
+    start = f"starts about {short_time(at, datetime.fromtimestamp(now, UTC))}" if at else "waits"
     return [str(job.id), job.name, start, job.reason or ""]
 
 
@@ -156,11 +157,14 @@ def _waiting_row(job: WaitingJob, now: float) -> list[str]:
 def _attention(found: Sequence[Attention], columns: int) -> list[str]:
     if not found:
         return ["Nothing needs attention."]
-    lines = [_attention_line(one, columns - INDENT) for one in found]
-    return ["Needs attention", *_cap(lines, ATTENTION_LINES, len(found), "gflow status --json")]
+    rows = [[_attention_line(one, columns - INDENT)] for one in found]
+    return [
+        "Needs attention",
+        *_capped(rows, ATTENTION_LINES, len(found), "gflow status --json", columns),
+    ]
 
 
 def _attention_line(one: Attention, room: int) -> str:
     """The sentence, cut if it does not fit, and its hint."""
     hint = f"  → {one.hint}"
-    return "  " + cut(clean(one.text), max(20, room - len(hint))) + hint
+    return cut(clean(one.text), max(20, room - len(hint))) + hint
