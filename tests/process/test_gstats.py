@@ -74,6 +74,19 @@ def test_csv_has_a_row_for_all_and_for_each(used: Box) -> None:
     assert rows[0].keys() - {"scope", "name"} == FIGURES
 
 
+def test_chart_and_report_show_the_usage_of_today(used: Box) -> None:
+    text = used.ok("gstats", "--chart")
+    assert text.startswith("GPU-hours on simulated GPUs of ") and "█" in text
+    assert "PROJECT  GPU-HOURS" in text and "vision" in text
+    days = json.loads(used.ok("gstats", "--chart", "--json", "--since", "today"))
+    assert len(days["days"]) == 1 and days["total"]["started_jobs"] == 4
+    assert days["total"]["gpu_hours"] > 0 == days["total"]["measured_gpu_hours"]
+    assert used.ok("gstats", "--chart", "-o", "csv").startswith("day,user,project,gpu_hours")
+    assert used.ok("gstats", "--html", "usage report.html", "-a") == "wrote usage report.html\n"
+    page = (used.work / "usage report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and page.count("<svg") == 2 and "vision" in page
+
+
 def test_gstats_of_other_users_and_times(used: Box) -> None:
     other = json.loads(used.ok("gstats", "-u", "nobody", "--json"))
     assert (other["user"], other["total_jobs"], other["success_rate"]) == ("nobody", 0, None)
@@ -101,6 +114,11 @@ def test_simulated_jobs_are_left_out_where_gpus_are_real_or_none(used: Box) -> N
         ("-u ann -a", "--user or --all-users, not both"),
         ("ann", "unexpected argument 'ann'"),
         ("--usr ann", "did you mean --user?"),
+        ("--chart --html x.html", "--chart or --html, not both"),
+        ("--html x.html -o csv", "--html writes a page and has no other format"),
+        ("--chart --since 500d", "the period has more than 366 days"),
+        ("--chart --since 2099-01-01", "the period begins in the future"),
+        ("--html no/such/folder/x.html", "x.html cannot be written: No such file or directory"),
     ],
 )
 def test_bad_input(used: Box, words, says) -> None:

@@ -154,6 +154,18 @@ def usage_of_jobs(path: Path, jobs: Iterable[str]) -> dict[str, tuple[float | No
     return {job: (busy, mib) for job, (busy, mib) in found.items() if mib is not None}
 
 
+def utilisation_of_runs(path: Path, since: float) -> dict[tuple[str, int], float]:
+    """Job and attempt -> mean utilisation of its GPUs, 0 to 1, of runs that began since."""
+    if not path.exists():
+        return {}
+    question = (
+        "SELECT job, attempt, total(span * busy) / total(span) / 100 FROM totals"
+        " WHERE at >= ? AND busy IS NOT NULL AND span > 0 GROUP BY job, attempt"
+    )
+    with closing(_read(path)) as db:
+        return {(job, attempt): busy for job, attempt, busy in db.execute(question, (since,))}
+
+
 def _read(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
 

@@ -27,13 +27,13 @@ HOUR_S, DAY_S = 3600.0, 86400.0
 EVER = float("inf")
 
 
-_KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
-_WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
+KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
+WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
 # Run time of an attempt, and its part since the start of the query.
 # On the boot clock; NULL: it never ran. An attempt that began before is limited by the wall clock.
-_RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
-_SPENT = f"""iif(started_at >= :since, {_RAN},
-    min({_RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
+RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
+_SPENT = f"""iif(started_at >= :since, {RAN},
+    min({RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
 
 
 def _sql_list(states: Iterable[str]) -> str:
@@ -65,7 +65,7 @@ def _counting(which: str) -> _Counting:
     earlier = f"""
     earlier (key, user, started_at, finished_at, gpu_ids, ran_s, started_boot) AS (
         SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids, a.ran_s, NULL
-        FROM (SELECT key, user, simulated FROM jobs WHERE {which} AND progress IS NULL AND {_KIND}) j
+        FROM (SELECT key, user, simulated FROM jobs WHERE {which} AND progress IS NULL AND {KIND}) j
         CROSS JOIN attempts a ON a.key = j.key
         WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
     )
@@ -74,15 +74,15 @@ def _counting(which: str) -> _Counting:
     jobs = f"""
     WITH {earlier},
     before (key, first_at, run_s, gpu_s) AS (
-        SELECT key, min(started_at), sum({_RAN}), sum({_SPENT} * {_WIDE}) FROM earlier GROUP BY key
+        SELECT key, min(started_at), sum({RAN}), sum({_SPENT} * {WIDE}) FROM earlier GROUP BY key
     ),
     counted AS (
         SELECT j.key, user, state, spec,
             coalesce(first_at, started_at) - submitted_at AS waited_s,
-            coalesce(b.run_s, 0) + coalesce({_RAN}, 0) AS run_s,
-            coalesce(b.gpu_s, 0) + coalesce({_SPENT} * {_WIDE}, 0) AS gpu_s,
-            iif(gpu_ids != '', {_WIDE}, coalesce(json_extract(spec, '$.gpus'), 0)) AS gpus
-        FROM jobs j LEFT JOIN before b ON b.key = j.key WHERE {which} AND progress IS NULL AND {_KIND}
+            coalesce(b.run_s, 0) + coalesce({RAN}, 0) AS run_s,
+            coalesce(b.gpu_s, 0) + coalesce({_SPENT} * {WIDE}, 0) AS gpu_s,
+            iif(gpu_ids != '', {WIDE}, coalesce(json_extract(spec, '$.gpus'), 0)) AS gpus
+        FROM jobs j LEFT JOIN before b ON b.key = j.key WHERE {which} AND progress IS NULL AND {KIND}
     )
     """
     return _Counting(
@@ -104,12 +104,12 @@ def _counting(which: str) -> _Counting:
         SELECT key, {NAME}, user, state, run_s, gpus FROM placed JOIN jobs USING (key) WHERE place <= {TOP}
         """,
         uses=f"""WITH {earlier}
-        SELECT user, gpu_ids, started_at, started_at + {_RAN} FROM earlier WHERE gpu_ids != '' UNION ALL
-        SELECT user, gpu_ids, started_at, started_at + {_RAN} FROM jobs
-        WHERE {which} AND progress IS NULL AND {_KIND} AND gpu_ids != '' AND started_at IS NOT NULL
+        SELECT user, gpu_ids, started_at, started_at + {RAN} FROM earlier WHERE gpu_ids != '' UNION ALL
+        SELECT user, gpu_ids, started_at, started_at + {RAN} FROM jobs
+        WHERE {which} AND progress IS NULL AND {KIND} AND gpu_ids != '' AND started_at IS NOT NULL
         """,
         left_out=f"""
-        SELECT user, count(*) FROM jobs WHERE {which} AND progress IS NULL AND NOT {_KIND} GROUP BY user
+        SELECT user, count(*) FROM jobs WHERE {which} AND progress IS NULL AND NOT {KIND} GROUP BY user
         """,
         waiting_tasks=f"""
         SELECT user, {PROJECT}, finished_at IS NULL, json_extract(progress, '$.pending'),
@@ -295,7 +295,7 @@ def _by_use(item: tuple[str, Usage]) -> tuple[float, int, str]:
 _PREDICTED = f"""
 SELECT key, {NAME}, user, state, json_extract(spec, '$.predicted_mib') FROM jobs
 WHERE progress IS NULL AND (:user IS NULL OR user = :user) AND (finished_at IS NULL OR finished_at >= :since)
-    AND {_KIND} AND json_extract(spec, '$.predicted_mib') > 0 ORDER BY key
+    AND {KIND} AND json_extract(spec, '$.predicted_mib') > 0 ORDER BY key
 """
 
 

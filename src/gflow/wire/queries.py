@@ -69,6 +69,17 @@ class StatsQuery(Query, frozen=True):
     color: bool = False
 
 
+class UsageDaysQuery(Query, frozen=True):
+    """`GET /stats/days`: the user (default: the caller), and the first day (default: 14 days ago)."""
+
+    user: str = ""
+    all: bool = False
+    since: str = ""
+    form: str = ""
+    width: str = ""
+    color: bool = False
+
+
 class InfoQuery(Query, frozen=True):
     """`GET /info`: all details, or a line for each GPU on a terminal of this width."""
 

@@ -75,3 +75,27 @@ class Statistics(NamedTuple):
     peak_gpus: int
     # Jobs on GPUs of the other kind, real or simulated.
     left_out: int
+
+
+class UsedGpus(msgspec.Struct):
+    """GPU time in seconds. `measured_s`: the part with readings of utilisation; `busy_s`: it times these."""
+
+    gpu_s: float = 0.0
+    measured_s: float = 0.0
+    busy_s: float = 0.0
+
+    def add(self, gpu_s: float, busy: float | None) -> None:
+        """Add GPU time. `busy`: mean utilisation, 0 to 1; None: it was not measured."""
+        self.gpu_s += gpu_s
+        if busy is not None:
+            self.measured_s += gpu_s
+            self.busy_s += gpu_s * busy
+
+
+class DayUsage(NamedTuple):
+    """One day: GPU time by user and project, and how long each job that started that day had waited."""
+
+    # Midnight, in seconds since 1970.
+    start: float
+    used: dict[tuple[str, str], UsedGpus]
+    waits_s: dict[tuple[str, str], list[float]]

@@ -81,6 +81,7 @@ from gflow.wire.answers.quotas import (
 )
 from gflow.wire.answers.results import ResultsAnswer
 from gflow.wire.answers.statistics import PredictionsAnswer, StatsAnswer
+from gflow.wire.answers.usage_days import UsageDaysAnswer
 from gflow.wire.encoding import encode
 
 
@@ -161,6 +162,8 @@ ROUTES = [
              RevokedAnswer, body=requests.RevokeRequest),
     ApiRoute("GET", "/stats", stats.show, Permission.ANYONE,
              (StatsAnswer, PredictionsAnswer), query=queries.StatsQuery),
+    ApiRoute("GET", "/stats/days", stats.show_days, Permission.ANYONE,
+             UsageDaysAnswer, query=queries.UsageDaysQuery),
     ApiRoute("GET", "/info", status.show_info, Permission.ANYONE,
              InfoAnswer, query=queries.InfoQuery),
     ApiRoute("GET", "/overview", overview.show_overview, Permission.ANYONE,

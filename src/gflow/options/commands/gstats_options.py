@@ -17,6 +17,13 @@ OPTIONS = (
         metavar="TIME",
     ),
     Option("predictions", "flag", "compare predicted GPU memory (gbatch --fit) with the measured peak"),
+    Option("chart", "flag", "a bar of GPU-hours for each day; efficiency and waits (default: 14 days)"),
+    Option(
+        "html",
+        "path",
+        "write a report with charts to FILE, to send or to publish (default: 14 days)",
+        metavar="FILE",
+    ),
     Option(
         "output",
         "text",
