@@ -40,6 +40,7 @@ test: $(TOOLS) $(FIT) check  ## all tests that finish within minutes
 
 test-slow: $(TOOLS)      ## crash tests, soak tests, long searches, a Slurm cluster
 	@scripts/slurm-packages --accounting
+	@scripts/prometheus-package
 	$(BIN)/pytest -m "slow and not gpu" tests
 
 fuzz: $(TOOLS)           ## random input for every parser and route, for half an hour
