@@ -73,6 +73,7 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
             ("/jobs/redo", {"job": done, "token": "openapi-3", "options": {"hold": True}})
         ],
         ("POST", "/jobs/hold"): [("/jobs/hold", one)],
+        ("POST", "/jobs/signal"): [("/jobs/signal", {"jobs": [str(running)], "signal": "CONT"})],
         ("POST", "/jobs/release"): [("/jobs/release", one | {"at": "+1h"})],
         ("POST", "/jobs/update"): [("/jobs/update", one | {"options": {"priority": 11, "memory": None}})],
         ("GET", "/jobs/{job}"): [(f"/jobs/{job}", None) for job in (done, running, waiting, array, swept)],

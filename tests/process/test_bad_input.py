@@ -276,7 +276,8 @@ NAMING = [
     "gbatch --depends-on-any {} true", "gctl set-limit {} 2", "gflow events --past {}",
     "gjob show {}", "gjob log {}", "gjob log -f {}", "gjob attach {}", "gjob exec {} true", "gjob why {}",
     "gjob history {}", "gjob usage {}", "gjob hold {}", "gjob release {}", "gjob update {} --gpus 1",
-    "gjob update 1 --depends-on {}", "gjob redo {}", "gjob wait {}",
+    "gjob update 1 --depends-on {}", "gjob redo {}", "gjob wait {}", "gjob results {}",
+    "gcancel --signal CONT {}",
 ]  # fmt: skip
 MALFORMED = ("abc", "4_x", "@@")
 UNKNOWN = ("99", "4_99", "9999999999999999")

@@ -53,7 +53,7 @@ def test_bash_completes_options_values_and_live_jobs(daemon: Box) -> None:
     for _ in range(9):
         daemon.submit("--hold", "true")
     script = "compopt() { unsorted=$*; }\n" + BASH.format(words="gcancel ''") + 'echo "$unsorted"'
-    assert typed(daemon, "bash", "-c", script) == [*map(str, range(1, 11)), "-o nosort"]
+    assert typed(daemon, "bash", "-c", script) == [*map(str, range(1, 13)), "g2", "-o nosort"]
 
 
 def test_bash_knows_every_program_after_one_line(daemon: Box) -> None:

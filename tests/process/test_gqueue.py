@@ -349,7 +349,7 @@ def test_a_terminal_shows_the_last_20_of_all_ended_jobs(box: Box) -> None:
     for words in (("-s", "CANCELLED"), ("-c",), ("-c", "--me")):
         *rows, last = Terminal(box, "gqueue", *words, NO_COLOR="1").all().split("\r\n")[1:-1]
         assert (len(rows), rows[0][:2], rows[-1][:2], last) == (20, "6 ", "25", note), words
-    for words in (("-c", "-n", "0"), ("-c", "--since", "today"), ("-a",), ("-c", "-r", "-id")):
+    for words in (("-c", "-n", "0"), ("-c", "--since", "today"), ("-a", "--expand"), ("-c", "-r", "-id")):
         text = Terminal(box, "gqueue", *words, NO_COLOR="1").all()
         assert "the last" not in text and "\r\n1 " in text, words
     assert len(box.ok("gqueue", "-c").splitlines()) == 26

@@ -41,6 +41,7 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/jobs/{job}/exec"): lambda job: {"command": ["true"]},
     ("POST", "/jobs/cancel"): lambda job: {"jobs": [str(job)]},
     ("POST", "/jobs/hold"): lambda job: {"jobs": [str(job)]},
+    ("POST", "/jobs/signal"): lambda job: {"jobs": [str(job)], "signal": "CONT"},
     ("POST", "/jobs/release"): lambda job: {"jobs": [str(job)], "at": "+1h"},
     ("POST", "/jobs/update"): lambda job: {"jobs": [str(job)], "options": {"priority": 9}},
     ("POST", "/limits"): lambda job: {"job": str(job), "max_concurrent": 2},
@@ -62,7 +63,12 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
 }
 # Simulated GPUs have no processes, there are no notifications, the job does not run: these refusals come from
 # behind the door.
-BEHIND = {"/gpu-processes/ignore": 404, "/notifications/test": 409, "/jobs/{job}/exec": 409}
+BEHIND = {
+    "/gpu-processes/ignore": 404,
+    "/notifications/test": 409,
+    "/jobs/{job}/exec": 409,
+    "/jobs/signal": 409,
+}
 QUERIES = {"/events": "?after=0&follow=0"}
 SECRET = "opensesame"
 

@@ -71,6 +71,7 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
         lambda job: ("", {"jobs": [job], "states": ["R"], "dry_run": True}),
         lambda job: ("", {"jobs": [job], "users": ["OWNER"], "dry_run": True}),
     ],
+    ("POST", "/jobs/signal"): [lambda job: ("", {"jobs": [job], "signal": "CONT"})],
     ("POST", "/jobs/hold"): [lambda job: ("", {"jobs": [job]}), lambda job: ("", {"jobs": [f"{job}-{job}"]})],
     ("POST", "/jobs/release"): [lambda job: ("", {"jobs": [job]})],
     ("POST", "/jobs/update"): [

@@ -74,7 +74,7 @@ def test_hostile_parameters_are_safe(trained: Box) -> None:
         (["g1", "-r", "nmae"], "unknown order 'nmae'"),
         (["g1", "-o", "xml"], "unknown output format 'xml'"),
         (["g1", "-s", "odd"], "unknown state 'odd'"),
-        ([], "which job?"),
+        ([], "no job is named"),
     ],
 )
 def test_bad_input_gets_one_sentence(trained: Box, words: list[str], says: str) -> None:

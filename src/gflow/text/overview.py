@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gflow.errors import clean
-from gflow.text.gpus import bare_gib, gpu_notes, reading, short_time
+from gflow.text.gpus import SHORTEST_NAME, bare_gib, gpu_notes, reading, short_time
 from gflow.text.table import Sheet, clock, cut, near_moment
 from gflow.wire.answers.gpus import GpuView
 from gflow.wire.answers.jobs import JobView
@@ -95,7 +95,7 @@ def _gpu_lines(gpus: Sequence[GpuView], now: float, columns: int) -> list[str]:
     for view in gpus:
         users = ",".join(dict.fromkeys(job.user for job in view.holders))
         until = f"until {short_time(view.free_at, at)}" if view.free_at else ""
-        groups.setdefault((users, until, "; ".join(gpu_notes(view, at))), []).append(view)
+        groups.setdefault((users, until, "; ".join(gpu_notes(view, at, SHORTEST_NAME))), []).append(view)
     rows = [
         [_indices(views), users, _use(views), until, notes] for (users, until, notes), views in groups.items()
     ]
