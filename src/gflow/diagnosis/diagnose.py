@@ -1,0 +1,272 @@
+"""Find the causes of a job's end in its record and the end of its log. Pure: files are read by the caller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from gflow.diagnosis.log_text import Frame, LogText, Traceback
+from gflow.diagnosis.rules import RULES
+from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
+
+# Lines that a rule is tried on, from the end of the log; findings in an answer; last lines shown.
+TRIED = 8
+MOST = 4
+LAST_LINES = 10
+# An error this many lines before the end counts less: the program went on after it.
+NEAR_END = 400
+_OPTIONAL = re.compile(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]")
+_SIZE = re.compile(r"([\d.]+) ([KMGT])i?B")
+_UNALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is reserved by PyTorch but unallocated|cached)|; ([\d.]+ [KMGT]i?B) reserved in total")
+_ALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is allocated by PyTorch|already allocated)")
+
+
+class Evidence(NamedTuple):
+    """A line of the log, its number in the text that was read (from 0), and the rank that wrote it."""
+
+    line: int
+    text: str
+    rank: int | None = None
+
+
+class Finding(NamedTuple):
+    """A cause, with what it rests on and what to do."""
+
+    cause: str
+    summary: str
+    advice: tuple[str, ...]
+    confidence: Confidence
+    depth: Depth
+    evidence: Evidence | None = None
+    # The innermost line of the user's own code, if a Python traceback leads to it.
+    frame: Frame | None = None
+
+
+class JobFacts(NamedTuple):
+    """What the record of a job says about its end."""
+
+    job: str = "ID"
+    state: str = "Failed"
+    # The code of the reason, as in `OutOfMemory`, and its explanation.
+    reason: str = ""
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class Diagnosis(NamedTuple):
+    """Findings, the most probable first, and the last lines of the log."""
+
+    findings: tuple[Finding, ...]
+    last_lines: tuple[str, ...]
+
+
+def diagnose(facts: JobFacts, content: str) -> Diagnosis:
+    """Rank the causes of the job's end. `content`: the end of its log."""
+    log = LogText(content)
+    found = [*_find_in_record(facts), *_find_in_log(facts, log)]
+    found += _find_exceptions(log, found)
+    if not found:
+        found += _find_by_exit_code(facts)
+    ranked = sorted(found, key=lambda one: _weight(one, log), reverse=True)
+    return Diagnosis(tuple(_first_of_each_cause(ranked))[:MOST], tuple(log.raw[-LAST_LINES:]))
+
+
+def _weight(one: Finding, log: LogText) -> tuple[int, int, int]:
+    """Findings of the record first, then roots before consequences, sure ones before others, the last before earlier ones."""
+    if one.evidence is None:
+        return (int(one.depth) + 1, int(one.confidence), 0)
+    is_near = one.evidence.line >= len(log.lines) - NEAR_END
+    return (int(one.depth) if is_near else 0, int(one.confidence), _recency(one, log))
+
+
+def _recency(one: Finding, log: LogText) -> int:
+    """Later lines first; between ranks the one that failed first."""
+    assert one.evidence is not None
+    ranks = {log.rank_of(trace.last) for trace in log.tracebacks}
+    return -one.evidence.line if len(ranks - {None}) > 1 else one.evidence.line
+
+
+def _first_of_each_cause(ranked: list[Finding]) -> Iterator[Finding]:
+    seen = set[str]()
+    for one in ranked:
+        if one.cause not in seen:
+            seen.add(one.cause)
+            yield one
+
+
+def _find_in_log(facts: JobFacts, log: LogText) -> list[Finding]:
+    found: dict[int, Finding] = {}
+    for rule in RULES:
+        for number, match in _matches(rule, log):
+            one = _make_finding(rule, facts, log, number, match)
+            kept = found.get(number)
+            if kept is None or (one.depth, one.confidence) > (kept.depth, kept.confidence):
+                found[number] = one
+    return list(found.values())
+
+
+def _matches(rule: Rule, log: LogText) -> Iterator[tuple[int, re.Match[str] | None]]:
+    numbers = {number for literal in rule.find for number in log.find(literal, TRIED)}
+    for number in sorted(numbers):
+        if not rule.pattern:
+            yield number, None
+        elif match := _compile(rule.pattern).search(log.lines[number][:4000]):
+            yield number, match
+
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _make_finding(
+    rule: Rule, facts: JobFacts, log: LogText, number: int, match: re.Match[str] | None
+) -> Finding:
+    groups = {name: text for name, text in (match.groupdict() if match else {}).items() if text}
+    names = {name.rstrip("0123456789"): text.strip() for name, text in groups.items()} | {"job": facts.job}
+    summary = _fill(rule.summary, names)
+    advice = [_fill(line, names) for line in rule.advice]
+    if rule.cause == "cuda-oom":
+        advice = [*_fragmentation_advice(log.lines[number]), *advice]
+    trace = log.traceback_of(number)
+    evidence = Evidence(number, log.raw[number].strip()[:500], log.rank_of(number))
+    return Finding(
+        rule.cause, summary, tuple(advice), rule.confidence, rule.depth, evidence, trace.frame if trace else None
+    )
+
+
+def _fill(text: str, names: Mapping[str, str]) -> str:
+    """Put the groups into the text. A part in brackets is left out if its group is missing."""
+
+    def keep(found: re.Match[str]) -> str:
+        wanted = re.findall(r"\{(\w+)\}", found[1])
+        return found[1] if all(name in names for name in wanted) else ""
+
+    return re.sub(r"\{(\w+)\}", lambda found: names.get(found[1], "it"), _OPTIONAL.sub(keep, text))
+
+
+def _fragmentation_advice(line: str) -> list[str]:
+    """What to do if much memory is reserved and not in use: the free part is in pieces."""
+    unused, tried = _unused_mib(line), _SIZE.search(line)
+    if tried is None or unused < _mib(tried[0]):
+        return []
+    return [
+        f"{unused / 1024:.1f} GiB of PyTorch's memory is reserved and not in use (fragmentation): "
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    ]
+
+
+def _unused_mib(line: str) -> float:
+    found = _UNALLOCATED.search(line)
+    if found is None:
+        return 0.0
+    if found[1]:
+        return _mib(found[1])
+    allocated = _ALLOCATED.search(line)
+    return _mib(found[2]) - _mib(allocated[1]) if allocated else 0.0
+
+
+def _mib(size: str) -> float:
+    found = _SIZE.search(size)
+    return float(found[1]) * 1024 ** ("KMGT".index(found[2]) - 1) if found else 0.0
+
+
+def _find_exceptions(log: LogText, known: list[Finding]) -> list[Finding]:
+    """The exception of the last traceback, and of the first one of another rank, if no rule found it."""
+    lines = {one.evidence.line for one in known if one.evidence}
+    found = []
+    for trace in log.tracebacks[-1:]:
+        if not lines & set(range(trace.last, trace.last + 4)) and ":" in trace.error + ":":
+            found.append(_exception_finding(trace, log))
+    return found
+
+
+def _exception_finding(trace: Traceback, log: LogText) -> Finding:
+    name = trace.error.partition(":")[0].strip() or "an exception"
+    text = trace.error.partition(":")[2].strip()
+    return Finding(
+        "exception",
+        f"The program raised {name}" + (f": {text[:150]}" if text else "") + ".",
+        ("the location below is the last line of your own code in the traceback",),
+        Confidence.LIKELY,
+        Depth.GENERAL,
+        Evidence(trace.last, log.raw[trace.last].strip()[:500], log.rank_of(trace.last)),
+        trace.frame,
+    )
+
+
+# Reasons of an end, with the cause, what happened and what to do.
+RECORD = {
+    "TimeLimit": ("time-limit", "The job reached its time limit.",
+                  ("give it more: gjob redo {job} --time TIME", "or let it continue from a checkpoint: --requeue")),
+    "OutOfMemory": ("host-oom", "The job used more host memory than it asked for[: {detail}].",
+                    ("give it more: gjob redo {job} --memory SIZE", "load less at once, or use fewer workers")),
+    "GpuMemory": ("gpu-memory-limit", "The job used more GPU memory than its share[: {detail}].",
+                  ("ask for a larger share: gjob redo {job} --gpu-memory SIZE",)),
+    "CancelledByUser": ("cancelled", "The job was cancelled[ {detail}].", ("who and when: gjob history {job}",)),
+    "CancelledThere": ("cancelled", "The job was cancelled on its target.", ("who and when: gjob history {job}",)),
+    "Preempted": ("preempted", "The job made room for another one[: {detail}].",
+                  ("let it come back by itself: --requeue; checkpoints make it continue",)),
+    "Reservation": ("preempted", "The job made room for a reservation[: {detail}].",
+                    ("let it come back by itself: --requeue",)),
+    "IdleGPU": ("idle-stop", "The job was stopped because its GPUs were idle[: {detail}].",
+                ("see its usage: gjob usage {job}", "a longer limit: --stop-if-idle TIME")),
+    "StartFailed": ("start-failed", "The job could not be started: {detail}.",
+                    ("check its folder, its shell and its environment: gjob show {job}",)),
+    "Lost": ("lost", "The daemon lost the job's process: it was killed together with its supervisor.",
+             ("look for a reboot or the kernel's OOM killer: journalctl -k",)),
+    "Reboot": ("reboot", "The machine was restarted while the job ran.", ("let it come back by itself: --requeue",)),
+    "NodeFail": ("node-failure", "The node failed.", ("let it come back by itself: --requeue",)),
+    "DependencyFailed": ("dependency", "A job that it depends on did not succeed[: {detail}].",
+                         ("see why that one failed: gjob why {detail}", "run both again: gjob redo {detail} --cascade")),
+    "TasksFailed": ("tasks-failed", "Tasks of the array failed[: {detail}].",
+                    ("see them: gjob log {job} --failed", "run them again: gjob redo {job} --failed")),
+}  # fmt: skip
+# Signals by number, where no text of the log explains them.
+SIGNALS = {
+    9: ("host-oom", "The process got KILL: mostly the kernel does that when the host's memory runs out.",
+        ("compare the memory peak with the limit: gjob show {job}", "give it more: gjob redo {job} --memory SIZE")),
+    11: ("segfault", "A native library crashed (segmentation fault).",
+         ("see where: gjob redo {job} --env PYTHONFAULTHANDLER=1",)),
+    7: ("bus-error", "A memory mapping went away (bus error): /dev/shm or the disk is full.",
+        ("look at df -h /dev/shm and the disk",)),
+    6: ("abort", "A native library aborted the process.", ("the last lines may say why",)),
+    4: ("illegal-instruction", "The program uses an instruction that this CPU does not have.",
+        ("install a build for this CPU",)),
+    2: ("interrupted", "The program got an interrupt (SIGINT).", ("a person or a launcher stopped it",)),
+    15: ("terminated", "The program got TERM from outside gflow.", ("who and when: gjob history {job}",)),
+}  # fmt: skip
+EXIT_CODES = {
+    126: ("permission", "The shell could not execute the command: no permission, or not a program.",
+          ("chmod +x SCRIPT; check its first line (#!)",)),
+    127: ("command-not-found", "The shell did not find the command.",
+          ("check PATH and the environment: gjob redo {job} --venv PATH",)),
+    2: ("bad-arguments", "The program exited with code 2: mostly it refuses its arguments.",
+        ("compare the command with the program's --help: gjob show {job}",)),
+}  # fmt: skip
+
+
+def _find_in_record(facts: JobFacts) -> list[Finding]:
+    row = RECORD.get(facts.reason)
+    if row is None:
+        return []
+    return [_recorded(facts, row, Confidence.CERTAIN, Depth.ROOT)]
+
+
+def _find_by_exit_code(facts: JobFacts) -> list[Finding]:
+    """What the exit code or the signal says by itself."""
+    signal = facts.signal or (facts.exit_code - 128 if 128 < (facts.exit_code or 0) < 160 else None)
+    if signal in SIGNALS:
+        return [_recorded(facts, SIGNALS[signal], Confidence.LIKELY, Depth.GENERAL)]
+    if facts.exit_code in EXIT_CODES:
+        return [_recorded(facts, EXIT_CODES[facts.exit_code], Confidence.POSSIBLE, Depth.GENERAL)]
+    return []
+
+
+def _recorded(facts: JobFacts, row: tuple[str, str, tuple[str, ...]], sure: Confidence, depth: Depth) -> Finding:
+    cause, summary, advice = row
+    names = {"job": facts.job} | ({"detail": facts.detail} if facts.detail else {})
+    return Finding(cause, _fill(summary, names), tuple(_fill(line, names) for line in advice), sure, depth)

@@ -1,0 +1,91 @@
+"""The end of a log as lines: without terminal sequences and prefixes of ranks, with its tracebacks."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+# Terminal sequences: CSI, OSC, and two-character ones.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# What launchers put before a line: `[rank0]: `, `[default3]:[rank3]: `, `(RayTrainWorker pid=42) `, `3: `.
+_PREFIX = re.compile(r"(?:\[(?:default|rank|trainer|Rank |worker)?\d+\](?:<std\w+>)?:\s?|\(\w[\w.]* pid=\d+[^)]*\)\s|\d{1,3}: (?=\S|\s{2}))+")
+_RANK = re.compile(r"\[(?:rank|default|Rank )(\d+)\]|^(\d{1,3}): |local_rank: (\d+)|\brank[ :=]+(\d+)")
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+# Parts of paths of code that the user did not write.
+_FOREIGN = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen", "/lib64/python3")
+TRACEBACK = "Traceback (most recent call last)"
+
+
+class Frame(NamedTuple):
+    """A line of a program in a traceback."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+class Traceback(NamedTuple):
+    """A Python traceback: its first and last line, the exception, the innermost frame of the user's own code."""
+
+    first: int
+    last: int
+    error: str
+    frame: Frame | None
+
+
+class LogText:
+    """Lines of a log, with the position of each."""
+
+    def __init__(self, content: str) -> None:
+        plain = _ESCAPES.sub("", content) if "\x1b" in content else content
+        # A progress bar overwrites its line: what stands after the last carriage return is what a reader sees.
+        lines = [line.rsplit("\r", 1)[-1] if "\r" in line else line for line in plain.replace("\r\n", "\n").split("\n")]
+        if lines and not lines[-1]:
+            lines.pop()
+        self.raw = lines
+        self.lines = [_PREFIX.sub("", line, count=1) if _PREFIX.match(line) else line for line in lines]
+        self.text = "\n".join(self.lines)
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self.tracebacks = self._find_tracebacks()
+
+    def find(self, literal: str, limit: int) -> list[int]:
+        """Numbers of the lines that contain the literal, at most `limit` from the end."""
+        found: list[int] = []
+        end = len(self.text)
+        while len(found) < limit and (place := self.text.rfind(literal, 0, end)) >= 0:
+            number = bisect_right(self._starts, place) - 1
+            found.append(number)
+            end = self._starts[number]
+        return found
+
+    def traceback_of(self, number: int) -> Traceback | None:
+        """The traceback to whose error the line belongs."""
+        for one in self.tracebacks:
+            if one.first <= number <= one.last + 3:
+                return one
+        return None
+
+    def rank_of(self, number: int) -> int | None:
+        """The rank that wrote the line, if a prefix or the line says so."""
+        found = _RANK.search(self.raw[number])
+        return int(next(group for group in found.groups() if group)) if found else None
+
+    def _find_tracebacks(self) -> list[Traceback]:
+        return [self._read_traceback(first) for first in reversed(self.find(TRACEBACK, 64))]
+
+    def _read_traceback(self, first: int) -> Traceback:
+        frame, last, indent = None, first, len(self.lines[first]) - len(self.lines[first].lstrip())
+        for number in range(first + 1, min(first + 400, len(self.lines))):
+            line = self.lines[number][indent:]
+            if found := _FRAME.match(line):
+                if not any(part in found["file"] for part in _FOREIGN):
+                    code = self.lines[number + 1].strip() if number + 1 < len(self.lines) else ""
+                    frame = Frame(found["file"], int(found["line"]), found["function"] or "", code)
+            elif line[:1].strip():
+                return Traceback(first, number, line.strip(), frame)
+            last = number
+        return Traceback(first, last, "", frame)

@@ -1,0 +1,66 @@
+"""Rules about the network: model hubs, downloads, experiment trackers."""
+
+from __future__ import annotations
+
+from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
+
+RULES = (
+    Rule(
+        "hub-access",
+        ("GatedRepoError", "Access to model", "Cannot access gated repo", "You are trying to access a gated repo", "Invalid user token", "Token is required", "You must have access to it", "LocalTokenNotFoundError", "token seems invalid"),
+        "The model hub refuses access: the repository is gated, or the token is missing.",
+        ("accept its licence on its page, then log in once: huggingface-cli login, or set HF_TOKEN in the job",),
+        "OSError: You are trying to access a gated repo. Make sure to have access to it at the hub's page of the model.",
+    ),
+    Rule(
+        "hub-missing",
+        ("RepositoryNotFoundError", "is not a local folder and is not a valid model identifier", "EntryNotFoundError", "RevisionNotFoundError", "does not appear to have a file named", "Repository Not Found", "doesn't exist on the Hub", "DatasetNotFoundError", "HFValidationError", "Repo id must"),
+        "The model or data set does not exist on the hub under this name.",
+        ("check the name; for a private one log in (HF_TOKEN); a local folder needs an existing path",),
+        "OSError: my-org/modle is not a local folder and is not a valid model identifier listed on the hub",
+        confidence=Confidence.LIKELY,
+    ),
+    Rule(
+        "network",
+        ("We couldn't connect to", "Temporary failure in name resolution", "Name or service not known", "nodename nor servname provided", "Failed to resolve", "Could not resolve host", "Network is unreachable",
+         "Max retries exceeded with url", "LocalEntryNotFoundError", "ConnectTimeout", "ReadTimeout", "Read timed out", "Connection timed out", "Remote end closed connection", "OfflineModeIsEnabled", "URLError", "ConnectionError", "IncompleteRead",
+         "RemoteDisconnected", "MaxRetryError", "Connection refused", "ServerDisconnectedError", "ClientConnectorError", "ChunkedEncodingError", "Tunnel connection failed", "NewConnectionError"),
+        "A download or a service on the network could not be reached.",
+        ("this machine may have no way out: download before, then run with HF_HUB_OFFLINE=1 (or WANDB_MODE=offline)",
+         "behind a proxy, set https_proxy in the job"),
+        "requests.exceptions.ConnectionError: (MaxRetryError(\"HTTPSConnectionPool(host='hub.example', port=443): Max retries exceeded with url: /api/models\"))",
+        r"^(?!.*(?:NCCL|gloo|c10d|rendezvous|WARN|TCPStore)).*$",
+        confidence=Confidence.LIKELY,
+    ),
+    Rule(
+        "certificate",
+        ("CERTIFICATE_VERIFY_FAILED", "SSL certificate problem", "unable to get local issuer certificate"),
+        "The certificate of a server could not be verified.",
+        ("behind an inspecting proxy, set REQUESTS_CA_BUNDLE and SSL_CERT_FILE to its certificate; check the clock",),
+        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate",
+    ),
+    Rule(
+        "rate-limit",
+        ("429 Client Error", "Too Many Requests", "HTTP Error 429", "rate limit exceeded"),
+        "A service refuses more requests for now.",
+        ("download once into a shared cache (HF_HOME), or log in for a higher limit; start fewer jobs at once",),
+        "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://hub.example/api",
+    ),
+    Rule(
+        "credentials",
+        ("api_key not configured", "wandb.errors.UsageError", "Unable to locate credentials", "NoCredentialsError", "InvalidAccessKeyId", "401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden", "AuthenticationError", "could not read Username", "Permission denied (publickey", "Invalid username or password", "AccessDenied", "permission_denied"),
+        "A service refuses the job's credentials, or there are none.",
+        ("log in once as the user of the job (wandb login, aws configure, huggingface-cli login), or pass the key with --env",),
+        "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+        confidence=Confidence.LIKELY,
+    ),
+    Rule(
+        "install-failed",
+        ("ERROR: Could not find a version that satisfies the requirement", "ERROR: No matching distribution found", "ResolutionImpossible", "PackagesNotFoundError", "ERROR: Failed building wheel", "error: subprocess-exited-with-error", "metadata-generation-failed"),
+        "The installation of a package failed inside the job.",
+        ("install packages before the job, in an environment that the job then uses (--venv)",),
+        "ERROR: No matching distribution found for torch==2.99.0",
+        confidence=Confidence.LIKELY,
+        depth=Depth.ROOT,
+    ),
+)  # fmt: skip

@@ -1,0 +1,65 @@
+"""Rules about training: NaN, data loaders, batches."""
+
+from __future__ import annotations
+
+from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
+
+RULES = (
+    Rule(
+        "nan",
+        ("Loss is nan", "loss is nan", "loss is NaN", "Loss is NaN", "loss is inf", "loss: nan", "loss=nan", "Loss: nan", "returned nan values in its", "NaN detected", "nan detected", "Non-finite loss", "non-finite loss",
+         "probability tensor contains either `inf`, `nan`", "Input contains NaN", "invalid values: tensor([nan", "found invalid values", "Nan loss", "NaN loss", "NaN or Inf", "nan or inf", "is not finite", "contains NaN", "'loss': nan", "train_loss=nan", "FloatingPointError", "encountered in the gradients"),
+        "The loss or a value became NaN or infinite.",
+        ("lower the learning rate or add warm-up, clip gradients, and prefer bf16 to fp16",
+         "torch.autograd.set_detect_anomaly(True) names the operation; look for bad samples in the data"),
+        "FloatingPointError: Minimum loss scale reached (0.0001). Loss is nan, stopping training",
+        r"(?i)nan|inf\b|finite|Minimum loss scale|invalid values",
+        confidence=Confidence.LIKELY,
+    ),
+    Rule(
+        "nan",
+        ("Minimum loss scale reached", "Current loss scale already at minimum", "Attempted unscale_ but _scale is None", "loss scale to 0.0", "Loss scale is too small"),
+        "The gradient scaler of fp16 found no scale without overflow: the values are NaN or infinite.",
+        ("use bf16, or lower the learning rate and clip gradients",),
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+    ),
+    Rule(
+        "loader-worker",
+        ("DataLoader worker (pid", "Caught ", "DataLoader worker exited unexpectedly"),
+        "A worker of the data loader died[: {text}].",
+        ("the cause is in the worker: run with num_workers=0 to see its own error",),
+        "RuntimeError: DataLoader worker (pid(s) 4242) exited unexpectedly",
+        r"DataLoader worker \(pid\S*(?: [\d, ]+\))? ?exited unexpectedly|worker exited unexpectedly|Caught (?P<text>\w+) in DataLoader worker process",
+        confidence=Confidence.LIKELY,
+        depth=Depth.CONSEQUENCE,
+    ),
+    Rule(
+        "empty-data",
+        ("num_samples should be a positive integer value", "but got num_samples=0", "Found 0 files", "Found 0 images", "Dataset is empty", "dataset is empty", "Couldn't find any class folder", "The dataset is empty", "No images found"),
+        "The data set is empty.",
+        ("check the path of the data, and filters on it",),
+        "ValueError: num_samples should be a positive integer value, but got num_samples=0",
+    ),
+    Rule(
+        "batch-norm",
+        ("Expected more than 1 value per channel when training",),
+        "Batch normalisation got a batch of one sample.",
+        ("use drop_last=True, or a larger batch per GPU",),
+        "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 512])",
+    ),
+    Rule(
+        "label-range",
+        ("Target ",),
+        "A label is larger than the number of classes.",
+        ("labels go from 0 to classes − 1: check the data set and the last layer",),
+        "IndexError: Target 10 is out of bounds.",
+        r"Target -?\d+ is out of bounds",
+    ),
+    Rule(
+        "graph-twice",
+        ("Trying to backward through the graph a second time", "has been modified by an inplace operation", "does not require grad and does not have a grad_fn"),
+        "Autograd cannot compute the gradients: the graph is gone, changed in place, or missing.",
+        ("detach values kept from an earlier step, replace in-place operations, check requires_grad",),
+        "RuntimeError: Trying to backward through the graph a second time",
+    ),
+)  # fmt: skip
