@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
+from gflow.job_states import FINAL_NAMES
 from gflow.options.commands.gjob_options import options_of
 from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
@@ -248,10 +249,31 @@ def _exec(values: Values, words: list[str]) -> int:
 
 
 def _why(values: Values, jobs: list[str]) -> int:
-    path = http.job_path(_one(jobs), "/why")
+    path = http.job_path(_one(jobs))
+    job = http.get(path)["jobs"][0]
+    if job["state"] in FINAL_NAMES:
+        return _diagnose(job, path + "/why", as_json="json" in values)
     if "json" in values:
-        return http.show(path, as_json=True)
-    hot_path.write_folded(1, http.ask("GET", path, b"", "text/plain", {}))
+        return http.show(path + "/why", as_json=True)
+    hot_path.write_folded(1, http.ask("GET", path + "/why", b"", "text/plain", {}))
+    return 0
+
+
+def _diagnose(job: dict[str, Any], path: str, *, as_json: bool) -> int:
+    """Print why a job ended. The JSON has the keys of the daemon's answer, too."""
+    from gflow.client.diagnosis import diagnose_job, diagnosis_view
+    from gflow.errors import clean
+    from gflow.text.diagnosis import diagnosis_page
+
+    answer = http.get(path) if as_json else {}
+    found, end = diagnose_job(job, _become_owner)
+    if as_json:
+        view = answer | diagnosis_view(job, found, end)
+        hot_path.write(1, http.json_line(hot_path.dumps(view).encode()))
+        return 0
+    page = diagnosis_page(job, found, end.first_line, end.missing)
+    hot_path.write(1, "".join(f"{clean(line)}
+" for line in page.splitlines()).encode())
     return 0
 
 

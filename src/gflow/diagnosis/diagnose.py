@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gflow.diagnosis.log_text import Frame, LogText, Traceback
 from gflow.diagnosis.rules import RULES
+from gflow.diagnosis.rules.record import EXIT_CODES, RECORD, SIGNALS, Row
 from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
 
 # Lines that a rule is tried on, from the end of the log; findings in an answer; last lines shown.
@@ -19,7 +20,10 @@ LAST_LINES = 10
 NEAR_END = 400
 _OPTIONAL = re.compile(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]")
 _SIZE = re.compile(r"([\d.]+) ([KMGT])i?B")
-_UNALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is reserved by PyTorch but unallocated|cached)|; ([\d.]+ [KMGT]i?B) reserved in total")
+_UNALLOCATED = re.compile(
+    r"([\d.]+ [KMGT]i?B) (?:is reserved by PyTorch but unallocated|cached)"
+    r"|; ([\d.]+ [KMGT]i?B) reserved in total"
+)
 _ALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is allocated by PyTorch|already allocated)")
 
 
@@ -75,7 +79,7 @@ def diagnose(facts: JobFacts, content: str) -> Diagnosis:
 
 
 def _weight(one: Finding, log: LogText) -> tuple[int, int, int]:
-    """Findings of the record first, then roots before consequences, sure ones before others, the last before earlier ones."""
+    """Findings of the record first, then roots before consequences, sure ones before others."""
     if one.evidence is None:
         return (int(one.depth) + 1, int(one.confidence), 0)
     is_near = one.evidence.line >= len(log.lines) - NEAR_END
@@ -134,7 +138,13 @@ def _make_finding(
     trace = log.traceback_of(number)
     evidence = Evidence(number, log.raw[number].strip()[:500], log.rank_of(number))
     return Finding(
-        rule.cause, summary, tuple(advice), rule.confidence, rule.depth, evidence, trace.frame if trace else None
+        rule.cause,
+        summary,
+        tuple(advice),
+        rule.confidence,
+        rule.depth,
+        evidence,
+        trace.frame if trace else None,
     )
 
 
@@ -198,57 +208,6 @@ def _exception_finding(trace: Traceback, log: LogText) -> Finding:
     )
 
 
-# Reasons of an end, with the cause, what happened and what to do.
-RECORD = {
-    "TimeLimit": ("time-limit", "The job reached its time limit.",
-                  ("give it more: gjob redo {job} --time TIME", "or let it continue from a checkpoint: --requeue")),
-    "OutOfMemory": ("host-oom", "The job used more host memory than it asked for[: {detail}].",
-                    ("give it more: gjob redo {job} --memory SIZE", "load less at once, or use fewer workers")),
-    "GpuMemory": ("gpu-memory-limit", "The job used more GPU memory than its share[: {detail}].",
-                  ("ask for a larger share: gjob redo {job} --gpu-memory SIZE",)),
-    "CancelledByUser": ("cancelled", "The job was cancelled[ {detail}].", ("who and when: gjob history {job}",)),
-    "CancelledThere": ("cancelled", "The job was cancelled on its target.", ("who and when: gjob history {job}",)),
-    "Preempted": ("preempted", "The job made room for another one[: {detail}].",
-                  ("let it come back by itself: --requeue; checkpoints make it continue",)),
-    "Reservation": ("preempted", "The job made room for a reservation[: {detail}].",
-                    ("let it come back by itself: --requeue",)),
-    "IdleGPU": ("idle-stop", "The job was stopped because its GPUs were idle[: {detail}].",
-                ("see its usage: gjob usage {job}", "a longer limit: --stop-if-idle TIME")),
-    "StartFailed": ("start-failed", "The job could not be started: {detail}.",
-                    ("check its folder, its shell and its environment: gjob show {job}",)),
-    "Lost": ("lost", "The daemon lost the job's process: it was killed together with its supervisor.",
-             ("look for a reboot or the kernel's OOM killer: journalctl -k",)),
-    "Reboot": ("reboot", "The machine was restarted while the job ran.", ("let it come back by itself: --requeue",)),
-    "NodeFail": ("node-failure", "The node failed.", ("let it come back by itself: --requeue",)),
-    "DependencyFailed": ("dependency", "A job that it depends on did not succeed[: {detail}].",
-                         ("see why that one failed: gjob why {detail}", "run both again: gjob redo {detail} --cascade")),
-    "TasksFailed": ("tasks-failed", "Tasks of the array failed[: {detail}].",
-                    ("see them: gjob log {job} --failed", "run them again: gjob redo {job} --failed")),
-}  # fmt: skip
-# Signals by number, where no text of the log explains them.
-SIGNALS = {
-    9: ("host-oom", "The process got KILL: mostly the kernel does that when the host's memory runs out.",
-        ("compare the memory peak with the limit: gjob show {job}", "give it more: gjob redo {job} --memory SIZE")),
-    11: ("segfault", "A native library crashed (segmentation fault).",
-         ("see where: gjob redo {job} --env PYTHONFAULTHANDLER=1",)),
-    7: ("bus-error", "A memory mapping went away (bus error): /dev/shm or the disk is full.",
-        ("look at df -h /dev/shm and the disk",)),
-    6: ("abort", "A native library aborted the process.", ("the last lines may say why",)),
-    4: ("illegal-instruction", "The program uses an instruction that this CPU does not have.",
-        ("install a build for this CPU",)),
-    2: ("interrupted", "The program got an interrupt (SIGINT).", ("a person or a launcher stopped it",)),
-    15: ("terminated", "The program got TERM from outside gflow.", ("who and when: gjob history {job}",)),
-}  # fmt: skip
-EXIT_CODES = {
-    126: ("permission", "The shell could not execute the command: no permission, or not a program.",
-          ("chmod +x SCRIPT; check its first line (#!)",)),
-    127: ("command-not-found", "The shell did not find the command.",
-          ("check PATH and the environment: gjob redo {job} --venv PATH",)),
-    2: ("bad-arguments", "The program exited with code 2: mostly it refuses its arguments.",
-        ("compare the command with the program's --help: gjob show {job}",)),
-}  # fmt: skip
-
-
 def _find_in_record(facts: JobFacts) -> list[Finding]:
     row = RECORD.get(facts.reason)
     if row is None:
@@ -258,7 +217,8 @@ def _find_in_record(facts: JobFacts) -> list[Finding]:
 
 def _find_by_exit_code(facts: JobFacts) -> list[Finding]:
     """What the exit code or the signal says by itself."""
-    signal = facts.signal or (facts.exit_code - 128 if 128 < (facts.exit_code or 0) < 160 else None)
+    code = facts.exit_code or 0
+    signal = facts.signal or (code - 128 if 128 < code < 160 else None)
     if signal in SIGNALS:
         return [_recorded(facts, SIGNALS[signal], Confidence.LIKELY, Depth.GENERAL)]
     if facts.exit_code in EXIT_CODES:
@@ -266,7 +226,7 @@ def _find_by_exit_code(facts: JobFacts) -> list[Finding]:
     return []
 
 
-def _recorded(facts: JobFacts, row: tuple[str, str, tuple[str, ...]], sure: Confidence, depth: Depth) -> Finding:
+def _recorded(facts: JobFacts, row: Row, sure: Confidence, depth: Depth) -> Finding:
     cause, summary, advice = row
     names = {"job": facts.job} | ({"detail": facts.detail} if facts.detail else {})
     return Finding(cause, _fill(summary, names), tuple(_fill(line, names) for line in advice), sure, depth)

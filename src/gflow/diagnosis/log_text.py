@@ -9,7 +9,10 @@ from typing import NamedTuple
 # Terminal sequences: CSI, OSC, and two-character ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # What launchers put before a line: `[rank0]: `, `[default3]:[rank3]: `, `(RayTrainWorker pid=42) `, `3: `.
-_PREFIX = re.compile(r"(?:\[(?:default|rank|trainer|Rank |worker)?\d+\](?:<std\w+>)?:\s?|\(\w[\w.]* pid=\d+[^)]*\)\s|\d{1,3}: (?=\S|\s{2}))+")
+_PREFIX = re.compile(
+    r"(?:\[(?:default|rank|trainer|Rank |worker)?\d+\](?:<std\w+>)?:\s?"
+    r"|\(\w[\w.]* pid=\d+[^)]*\)\s|\d{1,3}: (?=\S|\s{2}))+"
+)
 _RANK = re.compile(r"\[(?:rank|default|Rank )(\d+)\]|^(\d{1,3}): |local_rank: (\d+)|\brank[ :=]+(\d+)")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 # Parts of paths of code that the user did not write.
@@ -27,7 +30,7 @@ class Frame(NamedTuple):
 
 
 class Traceback(NamedTuple):
-    """A Python traceback: its first and last line, the exception, the innermost frame of the user's own code."""
+    """A Python traceback: its first and last line, its exception, the innermost frame of the user's code."""
 
     first: int
     last: int
@@ -40,8 +43,8 @@ class LogText:
 
     def __init__(self, content: str) -> None:
         plain = _ESCAPES.sub("", content) if "\x1b" in content else content
-        # A progress bar overwrites its line: what stands after the last carriage return is what a reader sees.
-        lines = [line.rsplit("\r", 1)[-1] if "\r" in line else line for line in plain.replace("\r\n", "\n").split("\n")]
+        # A progress bar overwrites its line: a reader sees the text after the last carriage return.
+        lines = [line.rsplit("\r", 1)[-1] for line in plain.replace("\r\n", "\n").split("\n")]
         if lines and not lines[-1]:
             lines.pop()
         self.raw = lines

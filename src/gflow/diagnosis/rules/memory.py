@@ -8,7 +8,10 @@ LESS_GPU_MEMORY = (
     "use a smaller batch with gradient accumulation, bf16, or gradient checkpointing: gflow plan",
     "predict what fits before the next run: gflow fit --help",
 )
-MORE_HOST_MEMORY = ("give the job more: gjob redo {job} --memory SIZE", "load less at once, or use fewer workers")
+MORE_HOST_MEMORY = (
+    "give the job more: gjob redo {job} --memory SIZE",
+    "load less at once, or use fewer workers",
+)
 
 RULES = (
     Rule(
