@@ -61,6 +61,6 @@ RULES = (
         ("install packages before the job, in an environment that the job then uses (--venv)",),
         "ERROR: No matching distribution found for torch==2.99.0",
         confidence=Confidence.LIKELY,
-        depth=Depth.ROOT,
+        depth=Depth.GENERAL,
     ),
 )  # fmt: skip
