@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from gflow.client import http
-from gflow.core.reasons import ReasonKind, parse
 from gflow.diagnosis.diagnose import Diagnosis, Finding, JobFacts, diagnose
 from gflow.errors import Refused
 
@@ -43,9 +42,10 @@ def read_end(path: str) -> EndOfLog:
 
 def facts_of(job: dict[str, Any]) -> JobFacts:
     """What the record of a job, as the API shows it, says about its end."""
-    reason = parse(job["reason"] or "")
-    signal = int(reason.detail) if reason.kind is ReasonKind.SIGNAL and reason.detail.isdecimal() else None
-    return JobFacts(str(job["id"]), job["state"], reason.code, reason.explanation, job["exit_code"], signal)
+    # `gflow.core.reasons` reads such texts too; it needs msgspec, whose import takes longer than the diagnosis.
+    code, _, detail = (job["reason"] or "").partition(":")
+    signal = int(detail) if code == "Signal" and detail.isdecimal() else None
+    return JobFacts(str(job["id"]), job["state"], code, detail.strip(), job["exit_code"], signal)
 
 
 def diagnose_job(job: dict[str, Any], become_owner: Any = None) -> tuple[Diagnosis, EndOfLog]:
