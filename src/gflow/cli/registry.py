@@ -32,6 +32,7 @@ TOOLS = {
     "plan": "find the fastest training setup that fits into GPU memory",
     "launch": "run a training script on one GPU or several",
     "scale": "measure how well a training script scales",
+    "doctor": "check the machine, its GPUs, PyTorch and gflow, with the fix of each problem",
     "spot": "run a command on a spot instance; stop it before it is reclaimed",
     "events": "print events as they occur",
     "report": "report progress and metrics from a shell script in a job",

@@ -42,7 +42,7 @@ def read_end(path: str) -> EndOfLog:
 
 def facts_of(job: dict[str, Any]) -> JobFacts:
     """What the record of a job, as the API shows it, says about its end."""
-    # `gflow.core.reasons` reads such texts too; it needs msgspec, whose import takes longer than the diagnosis.
+    # `gflow.core.reasons` reads such texts too, and imports msgspec, which takes longer than the diagnosis.
     code, _, detail = (job["reason"] or "").partition(":")
     signal = int(detail) if code == "Signal" and detail.isdecimal() else None
     return JobFacts(str(job["id"]), job["state"], code, detail.strip(), job["exit_code"], signal)

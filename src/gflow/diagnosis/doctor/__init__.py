@@ -1,0 +1,1 @@
+"""`gflow doctor`: checks of a machine. Pure: `gflow.client.machine_facts` collects what they judge."""
