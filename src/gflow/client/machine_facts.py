@@ -43,18 +43,20 @@ SCHEDULERS = {"slurmd": "Slurm", "pbs_mom": "PBS", "sge_execd": "Grid Engine", "
 
 def collect() -> Facts:
     """All facts. Each part that fails leaves its fields empty."""
-    daemon = _daemon()
-    return Facts(_driver(), _python(), _host(), daemon)
+    daemon, foreign = _daemon()
+    driver = _driver()
+    gpus = tuple(gpu._replace(foreign=foreign.get(gpu.number, ())) for gpu in driver.gpus)
+    return Facts(driver._replace(gpus=gpus), _python(), _host(), daemon)
 
 
-def _daemon() -> DaemonFacts:
+def _daemon() -> tuple[DaemonFacts, dict[int, tuple[int, ...]]]:
+    """The state of gflow, and the processes on each GPU that belong to no job."""
     from gflow.config import load
 
     found = DaemonFacts(client_version=gflow.__version__, has_service=_has_service(), lingers=_lingers())
     try:
         config = load.load({}, os.environ)
-        targets = config.found.get("slurm.enabled")
-        if targets is not None and targets.value:
+        if config["targets"]:
             found = found._replace(slurm_client=shutil.which("sbatch") or "")
     except GflowError as error:
         found = found._replace(config_error=str(error))
@@ -62,16 +64,18 @@ def _daemon() -> DaemonFacts:
         status = http.get("/status")
         info = http.get("/info")
     except (GflowError, OSError) as error:
-        return found._replace(trouble=str(error) if not isinstance(error, OSError) else "")
-    return found._replace(
+        return found._replace(trouble=str(error) if not isinstance(error, OSError) else ""), {}
+    foreign = {gpu["index"]: tuple(one["pid"] for one in gpu["processes"]) for gpu in info["gpus"]}
+    found = found._replace(
         is_running=True,
         is_read_only=bool(status["read_only"]),
         detail=status["read_only"],
         is_system=status["socket"] == paths.system_socket(os.environ.get),
         version=status["version"],
         is_simulated=status["gpu_simulated"],
-        drained=str(info.get("drained") or ""),
+        drained=(info["reason"] or "no reason given") if info["drained"] else "",
     )
+    return found, foreign
 
 
 def _has_service() -> bool:
@@ -100,7 +104,7 @@ def _driver() -> DriverFacts:
     closed = tuple(path for path in devices if not os.access(path, os.R_OK | os.W_OK))
     gpus = tuple(
         GpuFacts(
-            index=card.number,
+            number=card.number,
             model=card.model,
             memory_mib=card.memory_mib,
             problem=card.problem,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class GpuFacts(NamedTuple):
     """One GPU, as the driver reports it."""
 
-    index: int
+    number: int
     model: str = ""
     memory_mib: int = 0
     # The driver's error if the GPU cannot be used.

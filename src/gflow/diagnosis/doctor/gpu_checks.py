@@ -54,12 +54,12 @@ def check_gpus(facts: Facts) -> Iterator[CheckResult]:
         found = list(_check_gpu(gpu))
         yield from found
         if not found:
-            yield ok("gpu", f"GPU {gpu.index}: {gpu.model}, {gpu.memory_mib // 1024} GiB, healthy")
+            yield ok("gpu", f"GPU {gpu.number}: {gpu.model}, {gpu.memory_mib // 1024} GiB, healthy")
 
 
 def _check_gpu(gpu: GpuFacts) -> Iterator[CheckResult]:
-    here = f"GPU {gpu.index}"
-    drain = f"gctl drain-gpu {gpu.index}; " + ADMIN + f"nvidia-smi -q -i {gpu.index}"
+    here = f"GPU {gpu.number}"
+    drain = f"gctl drain-gpu {gpu.number}; " + ADMIN + f"nvidia-smi -q -i {gpu.number}"
     if gpu.problem:
         yield problem("gpu-lost", f"{here} cannot be used: {gpu.problem}", drain)
         return
@@ -73,7 +73,7 @@ def _check_gpu(gpu: GpuFacts) -> Iterator[CheckResult]:
         yield warning(
             "gpu-memory",
             f"{here}: memory rows are remapped at the next reset",
-            f"nvidia-smi -r -i {gpu.index} (no jobs on it)",
+            f"nvidia-smi -r -i {gpu.number} (no jobs on it)",
         )
     if gpu.throttled & HEAT:
         yield warning(
@@ -105,19 +105,19 @@ def _check_gpu_settings(gpu: GpuFacts, here: str) -> Iterator[CheckResult]:
         yield problem(
             "gpu-mode",
             f"{here}: compute mode is Prohibited; no job can use it",
-            f"nvidia-smi -i {gpu.index} -c DEFAULT (as root)",
+            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
         )
     elif gpu.compute_mode in EXCLUSIVE:
         yield warning(
             "gpu-mode",
             f"{here}: compute mode is exclusive; jobs cannot share it",
-            f"nvidia-smi -i {gpu.index} -c DEFAULT (as root)",
+            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
         )
     if gpu.power_limit_w and gpu.power_usual_w and gpu.power_limit_w < 0.75 * gpu.power_usual_w:
         yield warning(
             "gpu-power",
             f"{here}: power is limited to {gpu.power_limit_w:.0f} W of {gpu.power_usual_w:.0f} W",
-            f"nvidia-smi -i {gpu.index} -pl {gpu.power_usual_w:.0f} (as root)",
+            f"nvidia-smi -i {gpu.number} -pl {gpu.power_usual_w:.0f} (as root)",
         )
     if gpu.foreign:
         pids = ", ".join(map(str, gpu.foreign[:5]))
@@ -187,13 +187,13 @@ def _check_capabilities(cuda: tuple[int, int], torch: str, driver: DriverFacts) 
         if first and cuda < first:
             yield problem(
                 "torch-gpu",
-                f"torch {torch} (CUDA {cuda[0]}.{cuda[1]}) has no kernels for GPU {gpu.index} ({gpu.model}, sm_{capability[0]}{capability[1]})",
+                f"torch {torch} (CUDA {cuda[0]}.{cuda[1]}) has no kernels for GPU {gpu.number} ({gpu.model}, sm_{capability[0]}{capability[1]})",
                 f"install torch for CUDA {first[0]}.{first[1]} or newer",
             )
         if last and cuda[0] > last:
             yield problem(
                 "torch-gpu",
-                f"CUDA {cuda[0]} no longer supports GPU {gpu.index} ({gpu.model}, sm_{capability[0]}{capability[1]})",
+                f"CUDA {cuda[0]} no longer supports GPU {gpu.number} ({gpu.model}, sm_{capability[0]}{capability[1]})",
                 f"install torch for CUDA {last}",
             )
 
