@@ -218,7 +218,8 @@ def _find_in_record(facts: JobFacts) -> list[Finding]:
 def _find_by_exit_code(facts: JobFacts) -> list[Finding]:
     """What the exit code or the signal says by itself."""
     code = facts.exit_code or 0
-    signal = facts.signal or (code - 128 if 128 < code < 160 else None)
+    # A shell adds 128 to a signal; a launcher in Python exits with its negative, which becomes 256 less.
+    signal = facts.signal or (code - 128 if 128 < code < 160 else 256 - code if code > 224 else None)
     if signal in SIGNALS:
         return [_recorded(facts, SIGNALS[signal], Confidence.LIKELY, Depth.GENERAL)]
     if facts.exit_code in EXIT_CODES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 # Terminal sequences: CSI, OSC, and two-character ones.
@@ -18,6 +19,10 @@ _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<fu
 # Parts of paths of code that the user did not write.
 _FOREIGN = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen", "/lib64/python3")
 TRACEBACK = "Traceback (most recent call last)"
+# The last line of a traceback: the type of an exception, mostly with a text.
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Timeout)\b(?::|$)")
+# Levels of a log line that report no failure. NCCL calls its errors WARN.
+_HARMLESS = re.compile(r"\b(?:INFO|DEBUG|\w*Warning|WARNING)\b|^W\d{4} |: W (?:tensorflow|external)/")
 
 
 class Frame(NamedTuple):
@@ -77,11 +82,38 @@ class LogText:
         found = _RANK.search(self.raw[number])
         return int(next(group for group in found.groups() if group)) if found else None
 
+    def is_harmless(self, number: int) -> bool:
+        """Whether the line calls itself information or a warning."""
+        line = self.lines[number]
+        return "NCCL WARN" not in line and bool(_HARMLESS.search(line[:300]))
+
     def _find_tracebacks(self) -> list[Traceback]:
-        return [self._read_traceback(first) for first in reversed(self.find(TRACEBACK, 64))]
+        found = [self._read_traceback(first) for first in reversed(self.find(TRACEBACK, 64))]
+        known = {number for one in found for number in range(one.first, one.last + 1)}
+        return sorted([*found, *self._find_cut_off(known)])
+
+    def _find_cut_off(self, known: set[int]) -> Iterator[Traceback]:
+        """Tracebacks without their first line: the log was cut off before it, or ranks wrote at once."""
+        frames = self.find('  File "', 64)
+        for frame in frames:
+            if frame in known:
+                continue
+            last = next(
+                (
+                    n
+                    for n in range(frame + 1, min(frame + 12, len(self.lines)))
+                    if _ERROR.match(self.lines[n].strip())
+                ),
+                None,
+            )
+            if last is not None and last not in known:
+                known.add(last)
+                yield self._read_traceback(frame - 1)._replace(first=frame)
 
     def _read_traceback(self, first: int) -> Traceback:
-        frame, last, indent = None, first, len(self.lines[first]) - len(self.lines[first].lstrip())
+        frame, last = None, first
+        head = self.lines[first] if first >= 0 else ""
+        indent = len(head) - len(head.lstrip()) if TRACEBACK in head else 0
         for number in range(first + 1, min(first + 400, len(self.lines))):
             line = self.lines[number][indent:]
             if found := _FRAME.match(line):

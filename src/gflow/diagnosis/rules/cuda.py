@@ -45,11 +45,11 @@ RULES = (
     ),
     Rule(
         "gpu-hardware",
-        ("GPU is lost", "has fallen off the bus", "Unable to determine the device handle for GPU", "NVRM: Xid"),
+        ("GPU is lost", "has fallen off the bus", "GPU requires reset", "RmInitAdapter failed", "Unable to determine the device handle for GPU", "NVRM: Xid"),
         "The driver lost the GPU, or reported an error of it.",
         (*CARD, "the machine may need a reset of the GPU or a reboot: ask its administrator"),
         "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU",
-        r"GPU is lost|fallen off the bus|device handle for GPU\S*: (?:GPU is lost|Unknown Error)|NVRM: Xid.*: (?:48|62|64|74|79|94|95|119|120|140|143),",
+        r"GPU is lost|fallen off the bus|requires reset|RmInitAdapter|device handle for GPU\S*: (?:GPU is lost|Unknown Error)|NVRM: Xid.*: (?:48|62|64|74|79|94|95|119|120|140|143),",
     ),
     Rule(
         "launch-failure",
@@ -62,7 +62,7 @@ RULES = (
     Rule(
         "compute-capability",
         ("no kernel image is available for execution on the device", "is not compatible with the current PyTorch installation",
-         "no kernel image is available", "Unsupported gpu architecture", "is not defined for option 'gpu-name'",
+         "no kernel image is available", "PyTorch no longer supports this GPU", "requires compute capability", "with compute capability", "Unsupported gpu architecture", "is not defined for option 'gpu-name'",
          "invalid value for --gpu-architecture", "FlashAttention only supports Ampere GPUs or newer", "Bfloat16 is only supported on GPUs with compute capability"),
         "The program was not built for this GPU's compute capability.",
         ("install a build for this GPU: python -c 'import torch; print(torch.cuda.get_arch_list())' lists what yours has",
@@ -74,7 +74,7 @@ RULES = (
         ("driver version is insufficient for CUDA runtime version", "The NVIDIA driver on your system is too old",
          "forward compatibility was attempted on non supported HW", "the provided PTX was compiled with an unsupported toolchain",
          "Driver/library version mismatch", "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "unsatisfied condition: cuda>=",
-         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "unsupported display driver / cuda driver combination", "Error 804: forward compatibility"),
         "The NVIDIA driver does not fit the CUDA version of the program.",
         ("compare both: nvidia-smi shows the newest CUDA that the driver supports, torch.version.cuda the program's",
          "install a build for an older CUDA, or ask the administrator to update the driver (after an update: to reboot)"),
@@ -83,7 +83,7 @@ RULES = (
     Rule(
         "no-gpu",
         ("Found no NVIDIA driver on your system", "no CUDA-capable device is detected", "No CUDA GPUs are available",
-         "Torch not compiled with CUDA enabled", "torch.cuda.is_available() is False", "CUDA_ERROR_NO_DEVICE",
+         "Torch not compiled with CUDA enabled", "CUDA is not available", "No GPU/TPU found", "Failed to infer device type", "CUDA unavailable", "But your machine only has: []", "No devices were found", "GPU is required", "torch.cuda.is_available() is False", "CUDA_ERROR_NO_DEVICE",
          "no supported gpu backend found", "No GPU found", "requires a GPU", "failed call to cuInit: CUDA_ERROR_NO_DEVICE"),
         "The program needs a GPU and sees none.",
         ("the job has GPUs only if it asks for them: gjob redo {job} --gpus 1",
@@ -93,7 +93,7 @@ RULES = (
     Rule(
         "visible-devices",
         ("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE", "Attempting to deserialize object on CUDA device",
-         "Invalid device id", "device index out of range", "Invalid CUDA 'device="),
+         "Invalid device id", "device index out of range", "But your machine only has: [0", "Invalid CUDA 'device="),
         "The program used a GPU number that the job does not have: inside a job, GPUs are numbered from 0.",
         ("do not set CUDA_VISIBLE_DEVICES in the script; use cuda:0 … cuda:N-1 for the job's N GPUs",
          "or ask for more GPUs: gjob redo {job} --gpus N"),
@@ -101,15 +101,15 @@ RULES = (
     ),
     Rule(
         "gpu-busy",
-        ("all CUDA-capable devices are busy or unavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+        ("all CUDA-capable devices are busy or unavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE", "device(s) is/are busy or unavailable"),
         "The GPU is in exclusive mode and another process uses it, or it is unhealthy.",
         ("see its processes: ginfo -l", *CARD),
         "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
     ),
     Rule(
         "gpu-setup",
-        ("CUDA error: system not yet initialized", "cudaErrorSystemNotReady", "Error 802: system not yet initialized"),
-        "NVSwitch machines need the Fabric Manager, and it does not run.",
+        ("CUDA error: system not yet initialized", "cudaErrorSystemNotReady", "Error 802: system not yet initialized", "system not yet initialized", "CUDA unknown error - this may be due to an incorrectly set up environment"),
+        "CUDA could not be initialised: on machines with NVSwitch, the Fabric Manager must run.",
         ("ask the administrator: systemctl status nvidia-fabricmanager (its version must equal the driver's)",),
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
     ),
@@ -124,7 +124,7 @@ RULES = (
     ),
     Rule(
         "cuda-library",
-        ("undefined symbol: __nvJitLink", "undefined symbol: cublas", "undefined symbol: nccl", "undefined symbol: cudnn",
+        ("undefined symbol: __nvJitLink", "undefined symbol: cublas", "undefined symbol: nccl", "undefined symbol: cudnn", "CUDA Setup failed despite GPU being available", "Library libcublas", "NCCL version mismatch",
          "CUDNN_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_VERSION_MISMATCH", "CUDNN_STATUS_SUBLIBRARY", "CUBLAS_STATUS_NOT_INITIALIZED",
          "Could not load library libcudnn", "Unable to load any of {libcudnn", "cuDNN version incompatibility", "Loaded runtime CuDNN library",
          "CUBLAS_STATUS_NOT_SUPPORTED", "Unable to register cuDNN factory"),
@@ -148,12 +148,12 @@ RULES = (
     Rule(
         "cuda-toolkit",
         ("CUDA_HOME environment variable is not set", "nvcc: not found", "nvcc: command not found", "Could not find nvcc", "No CUDA runtime is found",
-         "The detected CUDA version", "ptxas fatal"),
+         "The detected CUDA version", "ptxas fatal", "libdevice not found", "nvcc fatal", "unsupported GNU version", "Unable to find nvcc", "Please install nvidia-cuda-nvcc", "Error building extension"),
         "The program compiles CUDA code, and the CUDA toolkit is missing or has another version than PyTorch.",
         ("load or install the toolkit of PyTorch's CUDA version (torch.version.cuda), and set CUDA_HOME",
          "or install a prebuilt wheel of the extension"),
         "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
-        r"CUDA_HOME environment variable is not set|nvcc.*not found|find nvcc|mismatches the version|ptxas fatal|No CUDA runtime is found",
+        r"CUDA_HOME environment variable is not set|nvcc.*not found|find nvcc|mismatches the version|ptxas fatal|libdevice not found|nvcc fatal|unsupported GNU|Unable to find nvcc|nvidia-cuda-nvcc|Error building extension|No CUDA runtime is found",
         confidence=Confidence.LIKELY,
     ),
     Rule(

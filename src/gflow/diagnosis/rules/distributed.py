@@ -26,11 +26,11 @@ RULES = (
     Rule(
         "nccl-interface",
         ("Bootstrap : no socket interface found", "no socket interface found", "NET/Socket : No usable",
-         "NET/IB : No device found", "Call to connect returned", "No route to host", "socketProgressOpt: Call to recv"),
+         "NET/IB : No device found", "Call to connect returned", "No route to host", "Call to bind failed", "Socket creation failed", "socketProgressOpt: Call to recv"),
         "NCCL could not reach the other ranks over the network.",
         INTERFACE,
         "node1:2011:2011 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
-        r"no socket interface found|NCCL WARN.*(?:Call to connect returned|No route to host|Connection timed out|No usable)",
+        r"no socket interface found|NCCL WARN.*(?:Call to connect returned|Call to bind failed|Socket creation failed|No route to host|Connection timed out|No usable)",
     ),
     Rule(
         "nccl-duplicate-gpu",
@@ -45,7 +45,7 @@ RULES = (
         "InfiniBand failed: {text}.",
         ("locked memory must be unlimited: ulimit -l", "try without it: NCCL_IB_DISABLE=1; if that works, ask the administrator"),
         "node2:812:901 [3] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-        r"(?P<text>(?:Call to )?ibv_\w+ failed[^\n]{0,60}|Got completion from peer[^\n]{0,60}status=\d+)",
+        r"(?P<text>(?:Call to )?ibv_\w+ failed[^\n]{0,60}|Got completion from peer[^\n]{0,90}(?:status=|error )\d+)",
     ),
     Rule(
         "nccl-error",
@@ -83,13 +83,13 @@ RULES = (
     ),
     Rule(
         "rendezvous",
-        ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "client socket has timed out", "Timed out after", "wait timeout after",
+        ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "cannot be retrieved (gai error", "client socket has timed out", "Timed out after", "wait timeout after",
          "RendezvousClosedError", "failed to connect to", "The client socket has failed to connect"),
         "Not all processes of the run found each other in time.",
         ("all nodes need the same MASTER_ADDR and port, and it must be reachable: gflow launch sets both",
          "check that the number of processes started equals the world size"),
         "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
-        r"RendezvousTimeout|RendezvousConnection|clients joined|client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
+        r"gai error|RendezvousTimeout|RendezvousConnection|clients joined|client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
         r"|RendezvousClosed|Timed out after \d+ seconds waiting for clients",
     ),
     Rule(
@@ -119,7 +119,7 @@ RULES = (
     ),
     Rule(
         "process-group",
-        ("Default process group has not been initialized", "environment variable RANK expected, but not set",
+        ("Default process group has not been initialized", "Default process group is not initialized", "environment variable RANK expected, but not set",
          "environment variable MASTER_ADDR expected", "environment variable WORLD_SIZE expected"),
         "The script expects to be started by a launcher.",
         ("start it with: gflow launch SCRIPT (or torchrun)",),
@@ -127,13 +127,13 @@ RULES = (
     ),
     Rule(
         "rank-died",
-        ("ChildFailedError", "Root Cause (first observed failure)", "local_rank:", "Sending process", "failed (exitcode:", "exited with code", "MPI_ABORT was invoked",
+        ("ChildFailedError", "Root Cause (first observed failure)", "exits with return code =", "local_rank:", "Sending process", "failed (exitcode:", "exited with code", "MPI_ABORT was invoked",
          "died with <Signals.", "srun: error:", "subprocess.CalledProcessError"),
         "A process of the launch failed first[ (exit code {code})].",
         (FIRST_RANK,),
         "E1118 10:20:30.123000 4242 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) "
         "local_rank: 3 (pid: 4250) of binary: /usr/bin/python3",
-        r"failed \(exitcode: (?P<code>-?\d+)\)|ChildFailedError|MPI_ABORT was invoked|died with <Signals\.|Root Cause|CalledProcessError"
+        r"failed \(exitcode: (?P<code>-?\d+)\)|ChildFailedError|exits with return code = (?P<code2>-?\d+)|MPI_ABORT was invoked|died with <Signals\.|Root Cause|CalledProcessError"
         r"|srun: error: \S+: tasks? ",
         confidence=Confidence.POSSIBLE,
         depth=Depth.CONSEQUENCE,

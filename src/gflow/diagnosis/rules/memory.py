@@ -118,11 +118,11 @@ RULES = (
     ),
     Rule(
         "host-oom",
-        ("killed by signal: Killed", "terminated by signal 9", "Signal 9 (SIGKILL)", "SIGKILL", "exitcode: -9", "exitcode  : -9", "Killed"),
+        ("killed by signal: Killed", "terminated by signal 9", "Signal 9 (SIGKILL)", "SIGKILL", "exitcode: -9", "return code = -9", "exited on signal 9", "node running low on memory", "exitcode  : -9", "Killed"),
         "A process got KILL: mostly the kernel does that when the host's memory runs out.",
         ("compare the memory peak with the limit: gjob show {job}", *MORE_HOST_MEMORY),
         "RuntimeError: DataLoader worker (pid 1234) is killed by signal: Killed.",
-        r"killed by signal: Killed|signal 9|SIGKILL|exitcode\s*: -9|(?:line \d+: *\d+ |^)Killed\b",
+        r"killed by signal: Killed|signal 9|SIGKILL|return code = -9|running low on memory|exitcode\s*: -9|(?:line \d+: *\d+ |^)Killed\b",
         confidence=Confidence.LIKELY,
         depth=Depth.GENERAL,
     ),

@@ -7,14 +7,14 @@ from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
 RULES = (
     Rule(
         "hub-access",
-        ("GatedRepoError", "Access to model", "Cannot access gated repo", "You are trying to access a gated repo", "Invalid user token", "Token is required", "You must have access to it", "LocalTokenNotFoundError", "token seems invalid"),
+        ("GatedRepoError", "Access to model", "Cannot access gated repo", "You are trying to access a gated repo", "Invalid user token", "Token is required", "is restricted. You must", "awaiting a review from the repo authors", "not in the authorized list", "You must have access to it", "LocalTokenNotFoundError", "token seems invalid"),
         "The model hub refuses access: the repository is gated, or the token is missing.",
         ("accept its licence on its page, then log in once: huggingface-cli login, or set HF_TOKEN in the job",),
         "OSError: You are trying to access a gated repo. Make sure to have access to it at the hub's page of the model.",
     ),
     Rule(
         "hub-missing",
-        ("RepositoryNotFoundError", "is not a local folder and is not a valid model identifier", "EntryNotFoundError", "RevisionNotFoundError", "does not appear to have a file named", "Repository Not Found", "doesn't exist on the Hub", "DatasetNotFoundError", "HFValidationError", "Repo id must"),
+        ("RepositoryNotFoundError", "404 Client Error", "Couldn't find a dataset script", "is not a valid model identifier", "is not a local folder and is not a valid model identifier", "EntryNotFoundError", "RevisionNotFoundError", "does not appear to have a file named", "Repository Not Found", "doesn't exist on the Hub", "DatasetNotFoundError", "HFValidationError", "Repo id must"),
         "The model or data set does not exist on the hub under this name.",
         ("check the name; for a private one log in (HF_TOKEN); a local folder needs an existing path",),
         "OSError: my-org/modle is not a local folder and is not a valid model identifier listed on the hub",
@@ -23,7 +23,7 @@ RULES = (
     Rule(
         "network",
         ("We couldn't connect to", "Temporary failure in name resolution", "Name or service not known", "nodename nor servname provided", "Failed to resolve", "Could not resolve host", "Network is unreachable",
-         "Max retries exceeded with url", "LocalEntryNotFoundError", "ConnectTimeout", "ReadTimeout", "Read timed out", "Connection timed out", "Remote end closed connection", "OfflineModeIsEnabled", "URLError", "ConnectionError", "IncompleteRead",
+         "Max retries exceeded with url", "503 Server Error", "502 Server Error", "504 Server Error", "Service Unavailable", "SSLEOFError", "Connection aborted", "gaierror", "LocalEntryNotFoundError", "ConnectTimeout", "ReadTimeout", "Read timed out", "Connection timed out", "Remote end closed connection", "OfflineModeIsEnabled", "URLError", "ConnectionError", "IncompleteRead",
          "RemoteDisconnected", "MaxRetryError", "Connection refused", "ServerDisconnectedError", "ClientConnectorError", "ChunkedEncodingError", "Tunnel connection failed", "NewConnectionError"),
         "A download or a service on the network could not be reached.",
         ("this machine may have no way out: download before, then run with HF_HUB_OFFLINE=1 (or WANDB_MODE=offline)",
@@ -48,7 +48,7 @@ RULES = (
     ),
     Rule(
         "credentials",
-        ("api_key not configured", "wandb.errors.UsageError", "Unable to locate credentials", "NoCredentialsError", "InvalidAccessKeyId", "401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden", "AuthenticationError", "could not read Username", "Permission denied (publickey", "Invalid username or password", "AccessDenied", "permission_denied"),
+        ("api_key not configured", "wandb.errors.UsageError", "Unable to locate credentials", "NoCredentialsError", "No API key configured", "ExpiredToken", "Login failed", "InvalidAccessKeyId", "401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden", "AuthenticationError", "could not read Username", "Permission denied (publickey", "Invalid username or password", "AccessDenied", "permission_denied"),
         "A service refuses the job's credentials, or there are none.",
         ("log in once as the user of the job (wandb login, aws configure, huggingface-cli login), or pass the key with --env",),
         "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",

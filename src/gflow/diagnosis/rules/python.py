@@ -35,11 +35,11 @@ RULES = (
     ),
     Rule(
         "missing-file",
-        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "does not exist", "NoSuchFile"),
+        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "does not exist", "NoSuchFile", "unable to open file: name", "Cannot open: No such file"),
         "The file {path} does not exist.",
         ("the job starts in its folder of submission: compare gjob show {job} with the path (or use --chdir)",),
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
-        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot access '|FileNotFoundError: )(?P<path>[^'\n]{1,200})",
+        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot access '|unable to open file: name = '|FileNotFoundError: )(?P<path>[^'\n]{1,200})|^(?!.*(?:execve|exec\b|env:|nohup:)).*: '?(?P<path2>[^\s':]+)'?: (?:Cannot open: )?No such file or directory$",
     ),
     Rule(
         "permission",
@@ -51,11 +51,11 @@ RULES = (
     ),
     Rule(
         "bad-arguments",
-        (": error: unrecognized arguments", ": error: the following arguments are required", ": error: argument ", "Error: No such option", "Error: Missing option", "Error: Missing argument", "error: unrecognized option", "Could not override", "Got unexpected extra argument"),
+        (": error: unrecognized arguments", ": error: the following arguments are required", ": error: argument ", "Error: No such option", "Error: Missing option", "Error: Missing argument", "error: unrecognized option", "Could not override", "is not in struct", "are not used by the HfArgumentParser", "invalid option --", "Unknown option", "Got unexpected extra argument"),
         "The program refuses its arguments: {text}.",
         ("compare the command with the program's --help: gjob show {job}",),
         "train.py: error: unrecognized arguments: --learning-rate 0.1",
-        r"[Ee]rror: (?P<text>(?:unrecognized|the following|argument|No such option|Missing|Got unexpected)[^\n]{0,150})|(?P<override>Could not override '[^']*')",
+        r"[Ee]rror: (?P<text>(?:unrecognized|the following|argument|No such option|Missing|Got unexpected)[^\n]{0,150})|(?P<text2>Could not override '[^']*'|Key '[^']*' is not in struct|Some specified arguments are not used[^\n]{0,80}|invalid option -- \S+)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -67,7 +67,7 @@ RULES = (
     ),
     Rule(
         "bad-checkpoint",
-        ("PytorchStreamReader failed", "invalid load key", "UnpicklingError", "EOFError: Ran out of input", "Weights only load failed",
+        ("PytorchStreamReader failed", "invalid load key", "UnpicklingError", "EOFError: Ran out of input", "BadZipFile", "SafetensorError", "tarfile.ReadError", "Error while deserializing header", "Weights only load failed",
          "HeaderTooLarge", "Unable to load weights from pytorch checkpoint", "InvalidHeaderDeserialization", "MetadataIncompleteBuffer", "incomplete metadata", "unexpected EOF, expected", "Unable to open file (file signature not found)", "Unable to synchronously open file"),
         "A checkpoint or data file is damaged, cut off or of another format.",
         ("look at its size: a file of about 130 bytes is a Git LFS pointer (git lfs pull); a cut-off one was written while the disk was full or the job was killed",
@@ -77,7 +77,7 @@ RULES = (
     ),
     Rule(
         "shape-mismatch",
-        ("mat1 and mat2 shapes cannot be multiplied", "The size of tensor a", "Sizes of tensors must match", "shapes cannot be multiplied", "stack expects each tensor to be equal size",
+        ("mat1 and mat2 shapes cannot be multiplied", "The size of tensor a", "The expanded size of the tensor", "Dimension out of range", "split_with_sizes expects", "dimension mismatch", "Expected size for first two dimensions", "Expected hidden[0] size", "The shape of the mask", "Sizes of tensors must match", "shapes cannot be multiplied", "stack expects each tensor to be equal size",
          "is invalid for input of size", "operands could not be broadcast together", "does not match the expected", "Given groups=", "Expected input batch_size", "Incompatible shapes", "got incompatible shapes", "inhomogeneous shape"),
         "Shapes do not match.",
         ("print the shapes before this line; a last, smaller batch is a usual cause (drop_last=True)",),
@@ -85,15 +85,15 @@ RULES = (
     ),
     Rule(
         "device-mismatch",
-        ("Expected all tensors to be on the same device", "should be the same", "Input type ("),
+        ("Expected all tensors to be on the same device", "should be the same", "Input type (", "not at the same device", "Pointer argument (at", "Expected object of device type"),
         "Tensors are on different devices: a part of the model or the batch was not moved to the GPU.",
         ("move both with .to(device); new tensors inside forward need device=x.device",),
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        r"Expected all tensors to be on the same device|Input type \(\S+\) and weight type \(\S+\) should be the same",
+        r"Expected all tensors to be on the same device|not at the same device|cpu tensor\?|Expected object of device type|Input type \(\S+\) and weight type \(\S+\) should be the same",
     ),
     Rule(
         "dtype-mismatch",
-        ("expected scalar type", "must have the same dtype", "expected m1 and m2 to have the same dtype", "not implemented for 'Half'", "not implemented for 'BFloat16'", "not implemented for 'Int'"),
+        ("expected scalar type", "must have the same dtype", "expected m1 and m2 to have the same dtype", "to have the same dtype", "Found dtype ", "can't be cast to the desired output type", "not implemented for 'Half'", "not implemented for 'BFloat16'", "not implemented for 'Int'"),
         "Tensors have different or unsupported types.",
         ("convert them (.float(), .to(dtype)), or run the step inside torch.autocast",),
         "RuntimeError: expected scalar type Half but found Float",
@@ -118,7 +118,7 @@ RULES = (
     ),
     Rule(
         "numpy-version",
-        ("A module that was compiled using NumPy 1.x cannot be run in", "numpy.dtype size changed", "_ARRAY_API not found", "Numpy is not available", "numpy.core.multiarray failed to import"),
+        ("A module that was compiled using NumPy 1.x cannot be run in", "numpy.dtype size changed", "module 'numpy' has no attribute", "binary incompatibility", "_ARRAY_API not found", "Numpy is not available", "numpy.core.multiarray failed to import"),
         "A module was built for another version of NumPy.",
         ("install numpy<2, or a newer version of the module",),
         "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0 as it may crash.",
@@ -138,7 +138,7 @@ RULES = (
         "The program got an interrupt (SIGINT).",
         ("a person, a launcher or a time limit of the script stopped it",),
         "KeyboardInterrupt",
-        r"^KeyboardInterrupt\b",
+        r"^KeyboardInterrupt\b|Detected KeyboardInterrupt",
         confidence=Confidence.LIKELY,
         depth=Depth.CONSEQUENCE,
     ),

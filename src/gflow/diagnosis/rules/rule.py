@@ -23,6 +23,8 @@ class Depth(enum.IntEnum):
     GENERAL = 2
     # An error with a cause of its own.
     ROOT = 3
+    # A broken environment, from which later errors follow.
+    SETUP = 4
 
 
 class Rule(NamedTuple):

@@ -24,11 +24,11 @@ RULES = (
     ),
     Rule(
         "file-system",
-        ("Read-only file system", "Stale file handle", "Stale NFS file handle", "Input/output error", "Transport endpoint is not connected", "Remote I/O error"),
+        ("Read-only file system", "Stale file handle", "Stale NFS file handle", "unable to lock file", "No locks available", "Unable to lock file", "Input/output error", "Transport endpoint is not connected", "Remote I/O error"),
         "The file system failed: {text}.",
         ("look at the mount: findmnt -T PATH; a network file system may be away, a failing disk becomes read-only",),
         "OSError: [Errno 30] Read-only file system: '/scratch/out'",
-        r"(?P<text>Read-only file system|Stale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected|Remote I/O error)",
+        r"(?P<text>Read-only file system|Stale (?:NFS )?file handle|Input/output error|[Uu]nable to lock file|No locks available|Transport endpoint is not connected|Remote I/O error)",
     ),
     Rule(
         "file-descriptors",
@@ -37,15 +37,15 @@ RULES = (
         ("raise the limit in the job: ulimit -n 65536",
          "or torch.multiprocessing.set_sharing_strategy('file_system'), and fewer workers"),
         "OSError: [Errno 24] Too many open files: '/data/img_1023.jpg'",
-        r"Too many open files(?! in system)|0 items of ancdata|Errno 24",
+        r"Too many open files|0 items of ancdata|Errno 24",
     ),
     Rule(
         "inotify",
-        ("inotify watch limit reached", "inotify instance limit reached", "Too many open files in system", "fs.inotify"),
+        ("inotify watch limit reached", "inotify instance limit reached", "fs.inotify"),
         "The limit of file watches (inotify) is reached.",
         ("ask the administrator: sysctl fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=512",),
         "OSError: [Errno 28] inotify watch limit reached",
-        r"inotify|in system",
+        r"inotify",
     ),
     Rule(
         "process-limit",
@@ -53,7 +53,7 @@ RULES = (
         "The limit of processes and threads is reached.",
         ("use fewer workers and threads (OMP_NUM_THREADS=4), or raise the limit: gjob redo {job} --pids N, ulimit -u",),
         "RuntimeError: can't start new thread",
-        r"can't start new thread|pthread_create failed|BlockingIOError: \[Errno 11\]|fork: |Thread creation failed|libgomp: .*Resource temp",
+        r"can't start new thread|pthread_create failed|BlockingIOError: \[Errno 11\]|fork: |what\(\):\s+Resource temp|Thread creation failed|libgomp: .*Resource temp",
     ),
     Rule(
         "command-not-found",
@@ -61,7 +61,7 @@ RULES = (
         "The program {program} does not exist in the job's environment.",
         ("check PATH, modules and the environment: gjob redo {job} --venv PATH (or --conda-env NAME)",),
         "/bin/bash: line 1: pyton: command not found",
-        r"(?:^|: )(?:line )?\d*:? ?(?P<program>[\w./+-]+): (?:command )?not found$|exec: (?P<program2>\S+): not found|(?:env|nohup|exec): [‘'](?P<program3>[^’']+)[’']: No such file",
+        r"(?:^|: )(?:line )?\d*:? ?(?P<program>[\w./+-]+): (?:command )?not found$|exec: (?P<program2>\S+): not found|(?:env|nohup|exec): [‘'](?P<program3>[^’']+)[’']: No such file|execve\(\): (?P<program4>\S+): No such file",
         confidence=Confidence.LIKELY,
         depth=Depth.GENERAL,
     ),
@@ -71,6 +71,7 @@ RULES = (
         "The script has Windows line endings, or its first line names a missing interpreter.",
         ("convert it: sed -i 's/\\r$//' SCRIPT; check its first line (#!)",),
         "train.sh: line 2: $'\\r': command not found",
+        depth=Depth.SETUP,
     ),
     Rule(
         "conda-setup",
@@ -79,6 +80,7 @@ RULES = (
         ("let gflow activate it: gjob redo {job} --conda-env NAME",
          "or in the script, before it: source \"$(conda info --base)/etc/profile.d/conda.sh\""),
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
+        depth=Depth.SETUP,
     ),
     Rule(
         "exec-format",
@@ -96,7 +98,7 @@ RULES = (
     ),
     Rule(
         "segfault",
-        ("Segmentation fault", "SIGSEGV", "exitcode: -11", "exitcode  : -11", "Fatal Python error: Segmentation"),
+        ("Segmentation fault", "SIGSEGV", "exitcode: -11", "return code = -11", "Caught signal 11", "exitcode  : -11", "Fatal Python error: Segmentation"),
         "A native library crashed (segmentation fault).",
         ("see where: gjob redo {job} --env PYTHONFAULTHANDLER=1 prints the Python stack",
          "mixed versions of native libraries are the usual cause: try a fresh environment"),
@@ -131,7 +133,7 @@ RULES = (
     ),
     Rule(
         "license",
-        ("License checkout failed", "license server", "No valid license", "Invalid license", "Licensed number of users already reached", "Model too large for size-limited", "FLEXnet", "FlexNet", "LicenseError", "HostID mismatch", "No Gurobi license found", "License manager error"),
+        ("License checkout failed", "license server", "No valid license", "in authorized user list", "License Error", "icense has expired", "icense expired", "valid license", "No license", "icense not found", "icense is not valid", "License:", "Invalid license", "Licensed number of users already reached", "Model too large for size-limited", "FLEXnet", "FlexNet", "LicenseError", "HostID mismatch", "No Gurobi license found", "License manager error"),
         "The program got no license.",
         ("check the license server's address in the job's environment (MLM_LICENSE_FILE, LM_LICENSE_FILE, GRB_LICENSE_FILE)",
          "if all seats are taken, run fewer jobs at once: --max-concurrent"),

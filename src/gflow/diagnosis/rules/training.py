@@ -8,7 +8,7 @@ RULES = (
     Rule(
         "nan",
         ("Loss is nan", "loss is nan", "loss is NaN", "Loss is NaN", "loss is inf", "loss: nan", "loss=nan", "Loss: nan", "returned nan values in its", "NaN detected", "nan detected", "Non-finite loss", "non-finite loss",
-         "probability tensor contains either `inf`, `nan`", "Input contains NaN", "invalid values: tensor([nan", "found invalid values", "Nan loss", "NaN loss", "NaN or Inf", "nan or inf", "is not finite", "contains NaN", "'loss': nan", "train_loss=nan", "FloatingPointError", "encountered in the gradients"),
+         "probability tensor contains either `inf`, `nan`", "Input contains NaN", "invalid values: tensor([nan", "found invalid values", "Nan loss", "Nan or Inf found", "became NaN", "is nan", "Loss diverged", "NaN loss", "NaN or Inf", "nan or inf", "is not finite", "contains NaN", "'loss': nan", "train_loss=nan", "FloatingPointError", "encountered in the gradients"),
         "The loss or a value became NaN or infinite.",
         ("lower the learning rate or add warm-up, clip gradients, and prefer bf16 to fp16",
          "torch.autograd.set_detect_anomaly(True) names the operation; look for bad samples in the data"),
@@ -35,7 +35,7 @@ RULES = (
     ),
     Rule(
         "empty-data",
-        ("num_samples should be a positive integer value", "but got num_samples=0", "Found 0 files", "Found 0 images", "Dataset is empty", "dataset is empty", "Couldn't find any class folder", "The dataset is empty", "No images found"),
+        ("num_samples should be a positive integer value", "but got num_samples=0", "Found 0 files", "Found 0 images", "Found no valid file for the classes", "No data found", "contains no samples", "Dataset is empty", "dataset is empty", "Couldn't find any class folder", "The dataset is empty", "No images found"),
         "The data set is empty.",
         ("check the path of the data, and filters on it",),
         "ValueError: num_samples should be a positive integer value, but got num_samples=0",
