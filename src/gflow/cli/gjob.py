@@ -272,8 +272,7 @@ def _diagnose(job: dict[str, Any], path: str, *, as_json: bool) -> int:
         hot_path.write(1, http.json_line(hot_path.dumps(view).encode()))
         return 0
     page = diagnosis_page(job, found, end.first_line, end.missing)
-    hot_path.write(1, "".join(f"{clean(line)}
-" for line in page.splitlines()).encode())
+    hot_path.write(1, "".join(f"{clean(line)}\n" for line in page.splitlines()).encode())
     return 0
 
 
