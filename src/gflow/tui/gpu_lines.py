@@ -85,7 +85,7 @@ def _readings(gpu: Mapping[str, Any], history: list[float | None], is_wide: bool
 
 
 def _holder(gpu: Mapping[str, Any]) -> tuple[str, str]:
-    """Who has the GPU, or why nobody gets it."""
+    """The holder of the GPU, or why it gets no job."""
     jobs = [
         "another job" if job["id"] is None else f"{job['id']} {job['name']} ({job['user']})"
         for job in gpu["holders"]
