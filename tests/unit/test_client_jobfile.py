@@ -28,6 +28,8 @@ def read(tmp_path, text, name="c.yaml"):
         ("gflow:\n  depends-on:\n  - 1\n  - 2\n  gpus: 1\n", {"depends-on": ("1", "2"), "gpus": 1}),
         ("gflow:\n  param:\n    lr: [0.1, 0.2]\n    s: 1:2\n",
          {"param": (("lr", ("0.1", "0.2")), ("s", ("1", "2")))}),
+        ("gflow:\n  param:\n    - a=1,2\n    - b=1:2\n",
+         {"param": (("a", ("1", "2")), ("b", ("1", "2")))}),
         ('gflow:\n  name: "a # b"\n', {"name": "a # b"}),
         ("  gflow:\n    gpus: 9\nx:\n  gflow:\n    gpus: 9\ntext: |\n  gflow:\n    gpus: 9\n", {}),
         ("gflow_gpus: 2\n", {}),

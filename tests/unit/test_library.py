@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Unpack, get_type_hints
 
@@ -12,9 +16,10 @@ import pytest
 
 import gflow
 from gflow.library import wait_display
-from gflow.library.jobs import spell_keywords
+from gflow.library.jobs import description, spell_keywords
 from gflow.library.submit_keywords import RedoKeywords, SubmitKeywords
-from gflow.options.job_options import CAPTURE, JOB, Option
+from gflow.options.job_options import CAPTURE, JOB, PARAM_FILE, Option
+from gflow.options.sweeps import parameters
 from gflow.options.update import REDOABLE
 
 
@@ -144,3 +149,57 @@ def test_a_sweep_is_a_list_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep == [gflow.Job(1), gflow.Job(2), gflow.Job(3)] and len(sweep) == 3
     assert sweep[1:] == [gflow.Job(2), gflow.Job(3)] and isinstance(sweep[1:], gflow.JobList)
     assert repr(sweep) == "Sweep('g1', 3 jobs)" and gflow.Job(2) in sweep
+
+
+class Tensor:
+    """A scalar of an array library."""
+
+    shape = ()
+
+    def item(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        (range(1, 4), ("1", "2", "3")),
+        ((str(i) for i in (1, 2)), ("1", "2")),
+        ({3}, ("3",)),
+        ({"a": 1}.keys(), ("a",)),
+        (["a,b", "c", " d", "1:5"], ("a,b", "c", " d", "1:5")),
+        ([Tensor(), True, None, 0.1, Path("x")], ("7", "True", "None", "0.1", "x")),
+        (Tensor(), ("7",)),
+        ("1:3", ("1", "2", "3")),
+        ("a,b", ("a", "b")),
+        (0.1, ("0.1",)),
+    ],
+    ids=str,
+)
+def test_values_of_a_parameter_arrive_unchanged(values: object, texts: tuple[str, ...]) -> None:
+    sent = json.loads(description(["true"], {"param": {"x": values}}))
+    assert sent["options"]["param"] == [["x", list(texts)]]
+    assert parameters(sent["options"]["param"], PARAM_FILE) == (("x", texts),)
+
+
+def test_a_list_of_texts_is_a_parameter_each() -> None:
+    sent = json.loads(description(["true"], {"param": ["a=1,2", "b=1:2"]}))
+    assert sent["options"]["param"] == [["a", ["1", "2"]], ["b", ["1", "2"]]]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([[1, 2], [3]], "takes numbers and texts for x, not [1, 2] (list)"),
+        ({"a": 1}, "not {'a': 1} (dict)"),
+        (b"ab", "(bytes)"),
+        ([object], "(type)"),
+        (itertools.count(), "more than 10,000 values for x"),
+        ((), "has an empty value for x"),
+        ([""], "has an empty value for x"),
+    ],
+    ids=str,
+)
+def test_values_without_a_spelling_are_refused(values: object, says: str) -> None:
+    with pytest.raises(gflow.UsageError, match=re.escape(says)):
+        description(["true"], {"param": {"x": values}})

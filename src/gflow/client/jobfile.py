@@ -13,15 +13,18 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 from gflow.client.capture import read_file
 from gflow.errors import UsageError
-from gflow.options.job_options import JOB, SLURM
+from gflow.options.job_options import JOB, SLURM, Option
 from gflow.options.parse import parse
+from gflow.options.sweeps import named_parameters
 
 KEY = "gflow"
+PARAM = "param"
 
 
 def options_of(path: str) -> dict[str, Any]:
@@ -36,13 +39,9 @@ def options_of(path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError(f"{path}: {KEY} must contain options", hint=f"{KEY}: and below it, gpus: 2")
     try:
-        words = [word for name, value in found.items() for word in as_words(str(name), value)]
-        values, rest = parse(words, JOB + SLURM)
+        return read_named({str(name): value for name, value in found.items()}, JOB + SLURM)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
-    if rest:
-        raise UsageError(f"{path}: {rest[0]!a:.60} is not an option")
-    return values
 
 
 def _section(path: str, text: str) -> Any:
@@ -55,23 +54,31 @@ def _section(path: str, text: str) -> Any:
     return _yaml_section(path, text)
 
 
-def as_words(name: str, value: Any) -> list[str]:
-    """An option as on a command line; `_` may stand for `-`."""
+def read_named(given: Mapping[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:
+    """The values of options that a file or a Python call gives by name."""
+    words = [word for name, value in given.items() for word in _as_words(name, value)]
+    values, rest = parse(words, table)
+    if rest:
+        raise UsageError(f"{rest[0]!a:.60} is not an option")
+    if isinstance(given.get(PARAM), Mapping):
+        option = next(option for option in table if option.name == PARAM)
+        values[PARAM] = named_parameters(given[PARAM], option)
+    return values
+
+
+def _as_words(name: str, value: Any) -> list[str]:
+    """An option as on a command line; `_` may stand for `-`. Parameters by name are no words."""
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [option] if value else []
+    if name == PARAM and isinstance(value, Mapping):
+        return []
     if isinstance(value, (list, tuple)) and all(isinstance(part, (str, int, float)) for part in value):
-        return [f"{option}={','.join(map(str, value))}"]
-    if isinstance(value, dict) and name == "param":
-        return [word for key, values in value.items() for word in _parameter(option, key, values)]
+        texts = map(str, value)
+        return [f"{option}={text}" for text in (texts if name == PARAM else [",".join(texts)])]
     if isinstance(value, (str, int, float, os.PathLike)):
         return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
     raise UsageError(f"{name} has a value of a type that options do not take")
-
-
-def _parameter(option: str, name: str, values: Any) -> list[str]:
-    shown = ",".join(map(str, values)) if isinstance(values, (list, tuple)) else str(values)
-    return [f"{option}={name}={shown}"]
 
 
 # ---------------------------------------------------------------- the YAML subset that options need

@@ -9,16 +9,15 @@ from typing import Any, SupportsIndex, TypeVar, Unpack, overload
 
 from gflow.client import hot_path, http
 from gflow.client.capture import resolve
-from gflow.client.jobfile import as_words
+from gflow.client.jobfile import read_named
 from gflow.client.logs import chunks, follow_log, start_of_last
 from gflow.client.retry import PATIENCE_S
 from gflow.client.wait import exit_code_of, wait_for
-from gflow.errors import Forbidden, GflowError, UsageError
+from gflow.errors import Forbidden, GflowError
 from gflow.job_states import FINAL_NAMES
 from gflow.library.job_table import job_table, metrics_of
 from gflow.library.submit_keywords import RedoKeywords
 from gflow.options.job_options import Option
-from gflow.options.parse import parse
 from gflow.options.update import REDOABLE
 
 
@@ -258,11 +257,8 @@ def redo_jobs(jobs: str, options: Mapping[str, Any], **flags: bool) -> list[dict
 
 def read_options(options: Mapping[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:
     """Keyword arguments as the values of options; None: not given. A Job stands for its id."""
-    given = [(name, _plain(value)) for name, value in options.items() if value is not None]
-    values, rest = parse([word for name, value in given for word in as_words(name, value)], table)
-    if rest:
-        raise UsageError(f"{rest[0]!a:.60} is not an option")
-    return values
+    given = {name: _plain(value) for name, value in options.items() if value is not None}
+    return read_named(given, table)
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
+from itertools import islice
+from numbers import Number
 from typing import Any
 
 from gflow.errors import UsageError
@@ -22,6 +25,47 @@ def parameters(value: Any, option: Option) -> tuple[Parameter, ...]:
     if not isinstance(value, (list, tuple)):
         raise UsageError(f"--{option.name} does not understand {value!a:.60}", hint=HINT)
     return tuple(_parameter(part, option) for part in value)
+
+
+def named_parameters(given: Mapping[str, Any], option: Option) -> tuple[Parameter, ...]:
+    """Parameters by name. Text is read as on a command line; each value of an iterable stays as it is."""
+    return tuple(_check(name, _spelled(name, values, option), option) for name, values in given.items())
+
+
+def _spelled(name: str, values: Any, option: Option) -> list[str]:
+    if isinstance(values, str):
+        return _values(values, option)
+    if not isinstance(values, Iterable) or _is_scalar(values):
+        return [_spell(name, values, option)]
+    if isinstance(values, (Mapping, bytes)):
+        raise _not_a_value(name, values, option)
+    found = [_spell(name, value, option) for value in islice(values, MOST + 1)]
+    if len(found) > MOST:
+        raise UsageError(f"--{option.name} has more than {MOST:,} values for {name}")
+    return found
+
+
+def _spell(name: str, value: Any, option: Option) -> str:
+    """One value as text. Refuses values without a usual spelling, such as lists."""
+    if _is_scalar(value):
+        value = value.item()  # of NumPy and PyTorch
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if value is None or isinstance(value, (str, Number)):
+        return str(value)
+    raise _not_a_value(name, value, option)
+
+
+def _is_scalar(value: Any) -> bool:
+    return getattr(value, "shape", None) == () and hasattr(value, "item")
+
+
+def _not_a_value(name: str, value: Any, option: Option) -> UsageError:
+    kind = type(value).__name__
+    return UsageError(
+        f"--{option.name} takes numbers and texts for {name}, not {value!a:.60} ({kind})",
+        hint=f"give texts: {{{name!r}: ['1,2', '3']}}",
+    )
 
 
 def _parameter(part: Any, option: Option) -> Parameter:
