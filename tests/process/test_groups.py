@@ -112,7 +112,8 @@ def test_the_page_of_a_group(swept: Box) -> None:
     assert [line.split()[0] for line in table[1:]] == ["2", "3", "4", "5", "6"]
     other = swept.ok("gjob", "show", "g2", "--metric", "accuracy", "--highest")
     assert "\nBest accuracy: 6, job 5" in other and "\nWorst accuracy: 2, job 2" in other
-    assert "Best f1" not in swept.ok("gjob", "show", "g2", "--metric", "f1")
+    refused = swept.run("gjob", "show", "g2", "--metric", "f1")
+    assert refused.returncode == 2 and "choose from: accuracy, loss" in refused.stderr
 
 
 def test_the_page_of_an_array_has_the_figures_of_its_tasks(swept: Box) -> None:

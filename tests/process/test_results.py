@@ -72,6 +72,12 @@ def test_hostile_parameters_are_safe(trained: Box) -> None:
     ("words", "says"),
     [
         (["g1", "-r", "nmae"], "unknown order 'nmae'"),
+        (
+            ["g1", "-r", "los"],
+            "none of these jobs has the metric or parameter 'los'\ndid you mean loss?",
+        ),
+        (["g1", "-r", "-metrics.stat"], "did you mean state?"),
+        (["g1", "-r", "accuracy"], "choose from: gpus, group, id, loss, lr,"),
         (["g1", "-o", "xml"], "unknown output format 'xml'"),
         (["g1", "-s", "odd"], "unknown state 'odd'"),
         ([], "no job is named"),
@@ -80,6 +86,15 @@ def test_hostile_parameters_are_safe(trained: Box) -> None:
 def test_bad_input_gets_one_sentence(trained: Box, words: list[str], says: str) -> None:
     refused = trained.run("gjob", "results", *words)
     assert refused.returncode == 2 and says in refused.stderr and refused.stderr.count("\n") == 2
+
+
+def test_an_order_or_metric_that_no_job_has_is_refused(trained: Box) -> None:
+    for words in (["gqueue", "g1", "-r", "los"], ["gjob", "show", "g1", "--metric", "los"]):
+        refused = trained.run(*words)
+        assert refused.returncode == 2 and "did you mean loss?" in refused.stderr, words
+    assert "Best" in trained.ok("gjob", "show", "g1", "--metric", "state")
+    assert trained.ok("gjob", "show", "g6", "--metric", "los"), "no job of g6 has reported yet"
+    trained.ok("gqueue", "--names", "none", "-r", "los")
 
 
 def test_a_large_sweep_is_complete(trained: Box) -> None:

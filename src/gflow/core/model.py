@@ -278,6 +278,11 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
         return self.loss if name == "loss" else self.metrics.get(name)
 
     @property
+    def names(self) -> set[str]:
+        """The names of the metrics, and `loss`, that it has a value of."""
+        return {*self.metrics, *self.nan, *(["loss"] if self.loss is not None else [])}
+
+    @property
     def percent(self) -> int | None:
         return min(100, 100 * self.step // self.steps) if self.steps else None
 

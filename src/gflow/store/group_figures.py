@@ -154,6 +154,14 @@ def extreme_jobs(reader: Reader, members: Members, metric: str) -> list[Job]:
     return [jobs_of(reader, members, f"key = {int(key)}")[0] for key in keys]
 
 
+def reported_metrics(reader: Reader, members: Members) -> set[str]:
+    """The names of the metrics in the last reports of these jobs, and `loss`."""
+    where = f"headway IS NOT NULL AND {members.condition}".replace("key ", "jobs.key ")
+    metrics = f"SELECT DISTINCT one.key FROM jobs, json_each(headway, '$.metrics') AS one WHERE {where}"
+    loss = f"SELECT 'loss' FROM jobs WHERE json_extract(headway, '$.loss') IS NOT NULL AND {where}"
+    return {name for (name,) in reader.rows(f"{metrics} UNION {loss}")}
+
+
 def varied_parameters(reader: Reader, members: Members) -> dict[str, list[str]]:
     """The parameters that differ between these jobs, each with its values in the order of the jobs."""
     name, value = "json_extract(one.value, '$[0]')", "json_extract(one.value, '$[1]')"

@@ -12,7 +12,7 @@ from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.scheduling.placement import gib
-from gflow.errors import nearest, unknown
+from gflow.errors import UsageError, did_you_mean, nearest, unknown
 from gflow.job_states import LISTED
 from gflow.metric_names import is_metric_name
 from gflow.text.table import Sheet, clock
@@ -309,6 +309,8 @@ SORTS: dict[str, Callable[[Job, Moment], Any]] = {
     "group": lambda job, now: job.spec.group if job.spec.group > 0 else _NO_GROUP,
     "params": lambda job, now: _parameters(job),
 }
+# The orders of any listing. Others are metrics and parameters of the listed jobs.
+ORDERS = (*SORTS, "loss")
 
 
 def _parameters(job: Job) -> tuple[tuple[str, bool, float, str], ...]:
@@ -327,9 +329,9 @@ def _number_or_text(value: str) -> tuple[bool, float, str]:
 def sort_of(text: str) -> tuple[str, bool]:
     """Parse a sort key: `time`, or `-time` for the reverse order; or a metric, as reported."""
     given = text.removeprefix("-")
-    name = given.lower() if given.lower() in (*SORTS, "loss") else metric_of(given, SORTS)
+    name = given.lower() if given.lower() in ORDERS else metric_of(given, SORTS)
     if not name:
-        raise unknown("order", given, (*SORTS, "loss"))
+        raise unknown("order", given, ORDERS)
     return name, text.startswith("-")
 
 
@@ -356,6 +358,19 @@ def sort_key(
         return (value is None) != is_reversed, value or (False, 0.0, ""), job.key
 
     return by_value
+
+
+def value_names(job: Job) -> set[str]:
+    """The names of the parameters of a job, and of the metrics that it reported last."""
+    reported = job.progress_report.names if job.progress_report is not None else set[str]()
+    return {name for name, _ in job.spec.parameters} | reported
+
+
+def no_such_value(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for an order or a metric that none of the shown jobs has."""
+    names = sorted(known)
+    hint = did_you_mean(name, names, f"choose from: {', '.join(names)}")
+    return UsageError(f"none of these jobs has the {kind} {name!a:.60}", hint=hint)
 
 
 def _named_value(job: Job, name: str) -> tuple[bool, float, str] | None:

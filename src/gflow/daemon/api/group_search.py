@@ -33,7 +33,7 @@ from gflow.store import group_figures
 from gflow.store.group_figures import Members
 from gflow.store.reader import Reader
 from gflow.text.group_row import GroupLine
-from gflow.text.queue import Entry, metric_value
+from gflow.text.queue import Entry, metric_value, no_such_value
 
 # Failed jobs that the details of a group name.
 MOST_FAILED = 10
@@ -65,6 +65,8 @@ class _Rows(NamedTuple):
     last_waiting: Job | None
     running: list[Job]
     extremes: list[Job]
+    # Metrics that jobs reported; empty: they reported the wanted one.
+    metrics: set[str]
     failed: list[Job]
     parameters: dict[str, list[str]]
 
@@ -100,6 +102,7 @@ async def find_tasks(request: Request, array: Job, metric: str, *, is_highest_be
 
 def _read_rows(reader: Reader, members: Members, metric: str, array: Job | None = None) -> _Rows:
     ends = f"key IN ({members.first}, {members.last})"
+    extremes = group_figures.extreme_jobs(reader, members, metric)
     first_and_last = [array] if array is not None else group_figures.jobs_of(reader, members, ends)
     return _Rows(
         members=members,
@@ -108,7 +111,8 @@ def _read_rows(reader: Reader, members: Members, metric: str, array: Job | None 
         last=first_and_last[-1],
         last_waiting=group_figures.last_waiting(reader, members) if array is None else array,
         running=group_figures.running_jobs(reader, members),
-        extremes=group_figures.extreme_jobs(reader, members, metric),
+        extremes=extremes,
+        metrics=set() if extremes else group_figures.reported_metrics(reader, members),
         failed=group_figures.failed_jobs(reader, members, MOST_FAILED),
         parameters=group_figures.varied_parameters(reader, members),
     )
@@ -119,6 +123,10 @@ async def _details(request: Request, rows: _Rows, metric: str, *, is_highest_bes
     running = [with_report(state, job) for job in rows.running]
     sees_all = viewer.sees_details(rows.first)
     ranked = _rank_jobs([*rows.extremes, *running], metric) if sees_all else []
+    if not ranked and sees_all:
+        _check_metric(
+            metric, rows.metrics.union(*(job.progress_report.names for job in running if job.progress_report))
+        )
     best, worst = (ranked[0], ranked[-1]) if ranked else (None, None)
     if is_highest_best:
         best, worst = worst, best
@@ -132,6 +140,12 @@ async def _details(request: Request, rows: _Rows, metric: str, *, is_highest_bes
         failed=[viewer.redact_job(job) for job in rows.failed],
         parameters=rows.parameters if sees_all else {},
     )
+
+
+def _check_metric(metric: str, reported: set[str]) -> None:
+    """Refuse a metric that no job reported, if jobs reported others. `loss` is the default."""
+    if reported and metric not in (*reported, "loss"):
+        raise no_such_value("metric", metric, reported)
 
 
 def _rank_jobs(jobs: Sequence[Job], metric: str) -> list[Job]:

@@ -26,7 +26,7 @@ from gflow.daemon.context import Context
 from gflow.daemon.loop.cooperative import SLICE, in_order, in_slices
 from gflow.errors import Refused
 from gflow.store.reader import Reader
-from gflow.text.queue import Entry, sort_key
+from gflow.text.queue import ORDERS, Entry, no_such_value, sort_key, value_names
 
 # Final jobs shown by default: there may be a million.
 NEWEST = 1000
@@ -239,7 +239,12 @@ async def _sort_and_cut(entries: Iterator[Entry], listing: ListingRequest, now: 
     if listing.sort != "id" or listing.is_reversed or from_end:
         # The last N are the first N in reverse order.
         key = sort_key(listing.sort, now, is_reversed=listing.is_reversed, sees_metrics=listing.sees_metrics)
+        known = set[str]()
+        if listing.sort not in ORDERS:
+            entries = _noting_names(entries, listing.sees_metrics, known)
         entries = await in_order(entries, key, reverse=listing.is_reversed != from_end)
+        if known and listing.sort not in known:
+            raise no_such_value("metric or parameter", listing.sort, known)
     async for _ in in_slices(islice(entries, listing.offset)):
         pass
     if not from_end:
@@ -248,3 +253,12 @@ async def _sort_and_cut(entries: Iterator[Entry], listing: ListingRequest, now: 
     async for piece in in_slices(islice(entries, -limit)):
         last += piece
     return reversed(last)
+
+
+def _noting_names(
+    entries: Iterator[Entry], sees_metrics: Callable[[Job], bool], known: set[str]
+) -> Iterator[Entry]:
+    """Yield the entries; add the orders that sort any of them to `known`."""
+    for entry in entries:
+        known.update(value_names(entry[0]) if sees_metrics(entry[0]) else (), () if known else ORDERS)
+        yield entry
