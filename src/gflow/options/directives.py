@@ -9,7 +9,7 @@ from gflow.errors import UsageError
 from gflow.options.job_options import CAPTURE, JOB, SLURM
 from gflow.options.parse import parse
 
-MARK = "# GFLOW "
+MARKS = ("# GFLOW ", "#GFLOW ")
 
 
 def _without_comment(line: str) -> str:
@@ -32,9 +32,9 @@ def read(script: str, where: str) -> dict[str, Any]:
     """Option values (by option name) of the directives of a script. `where` is for error messages."""
     words: list[str] = []
     for number, line in enumerate(script.replace("\r\n", "\n").split("\n"), 1):
-        if line.startswith(MARK):
+        if line.startswith(MARKS):
             try:
-                words += shlex.split(_without_comment(line[len(MARK) :]))
+                words += shlex.split(_without_comment(line.partition("GFLOW ")[2]))
             except ValueError as error:
                 raise UsageError(f"{where}, line {number}: {error}") from None
     try:
