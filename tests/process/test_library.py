@@ -259,11 +259,14 @@ def test_a_sweep_is_waited_for_compared_and_redone_as_one(lab: Box) -> None:
         assert sweep.wait(timeout=60) is sweep
         rows = [[row["id"], row["lr"], row["loss"], row["state"]] for row in sweep.rows()]
         again = sweep.redo_failed(comment="again")
-        assert gflow.Sweep("g1") == sweep and again == [gflow.Job(4)]
+        assert gflow.Sweep("g1") == sweep and again == gflow.Sweep("g4") == [gflow.Job(4)]
         failed = [[job.id, job["reason"]] for job in sweep.failed]
         print(json.dumps([sweep.id, sweep.name, rows, sweep.best().id, failed, again.id,
                           again[0]["redone_from"], again.wait(60, progress=True)[0].exit_code]))
         assert "<td>lr=0.2</td>" in sweep._repr_html_()
+        one = gflow.sweep("true", hold=True, param={"x": [1]})
+        assert gflow.Sweep(one.id) == one == [gflow.Job(5)] and one.id == "g5"
+        assert again[0].redo(hold=True).info()["group_id"] is None
         later = asyncio.run(gflow.aio.sweep("true", hold=True, param={"x": [1, 2]}))
         later.cancel()
         assert [job.state for job in later.wait(30)] == ["Cancelled"] * 2
@@ -280,7 +283,7 @@ def test_a_sweep_is_waited_for_compared_and_redone_as_one(lab: Box) -> None:
     assert said == [
         "g1", "run_{lr}",
         [[1, 0.4, 0.4, "Failed"], [2, 0.2, 0.2, "Finished"], [3, 0.1, 0.1, "Finished"]],
-        "3", [["1", "ExitCode:1"]], "4", 1, 1,
+        "3", [["1", "ExitCode:1"]], "g4", 1, 1,
     ]  # fmt: skip
 
 

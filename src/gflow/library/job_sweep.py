@@ -25,7 +25,7 @@ class Sweep(JobList[Job]):
     """A list of the jobs of a group. `Sweep(116)` or `Sweep("g116")` is group 116."""
 
     def __init__(self, id: int | str) -> None:
-        # The name of all jobs where jobs may be named: `g116`; of a single job, which has no group, its id.
+        # The name of all jobs where jobs may be named: `g116`; of a job without a group, its id.
         self.id = "g" + str(id).removeprefix("g")
         super().__init__(Job(row["id"]) for row in self._results())
 
@@ -34,7 +34,8 @@ class Sweep(JobList[Job]):
         """The sweep of these jobs, which were submitted together, by their fields."""
         sweep = cls.__new__(cls)
         list.__init__(sweep, (Job(job["id"]) for job in jobs))
-        sweep.id = f"g{jobs[0]['group_id']}" if len(jobs) > 1 else str(jobs[0]["id"])
+        group = jobs[0]["group_id"]
+        sweep.id = f"g{group}" if group else str(jobs[0]["id"])
         return sweep
 
     def __repr__(self) -> str:

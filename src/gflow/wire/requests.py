@@ -333,7 +333,7 @@ class Reader:
             raise UsageError("--param makes a sweep, and that cannot be an --array as well")
         blobs = described.blobs
         for spec in fill_templates(described.spec, combinations(params, request.rows)):
-            yield ParsedJob(spec=spec, references=described.references, blobs=blobs, is_of_sweep=count > 1)
+            yield ParsedJob(spec=spec, references=described.references, blobs=blobs, is_of_sweep=True)
             blobs = NO_BLOBS
 
     def read(self, request: JobRequest) -> tuple[ParsedJob, tuple[Parameter, ...]]:

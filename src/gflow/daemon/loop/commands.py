@@ -303,6 +303,7 @@ class RedoCommand(SubmitCommand):
         clear_deps: bool,
         cascade: bool,
         origin: str,
+        by_group: bool = False,
         hides: Hides | None = None,
         rights: Rights | None = None,
         keep: Callable[[list[Spec]], None] = lambda specs: None,
@@ -312,6 +313,8 @@ class RedoCommand(SubmitCommand):
         self._change = change
         self._clear_deps = clear_deps
         self._cascade = cascade
+        # Jobs of a group that are redone together, or named by their group, are a group again.
+        self._is_grouped = by_group or len(self._keys) > 1
         # Counts the environments and scripts of the specs against the user's limit, or refuses them.
         self._keep = keep
         # A note for the caller; empty: none.
@@ -325,8 +328,7 @@ class RedoCommand(SubmitCommand):
             if job.key in self._keys:
                 specs[index] = self._apply_change(state, job, specs[index])
         self._keep(specs)
-        # Several jobs of a group that are redone together are a group again.
-        of_group = [len(self._keys) > 1 and job.spec.group > 0 for job in jobs]
+        of_group = [self._is_grouped and job.spec.group > 0 for job in jobs]
         return self.submit(state, store, set_groups(state, specs, of_group), at)
 
     def stage(self, state: State, store: Store, jobs: Sequence[Job]) -> None:

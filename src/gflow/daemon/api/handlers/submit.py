@@ -136,6 +136,7 @@ async def redo(request: Request) -> Response:
         change,
         clear_deps=wanted.clear_deps,
         cascade=wanted.cascade,
+        by_group="g" in wanted.job,
         origin=origin,
         hides=hides_for(request),
         rights=rights_of(request),
