@@ -128,6 +128,11 @@ def test_only_slurm_scripts_get_slurm_variables(daemon: Box) -> None:
             "train.py has no #! line",
             "gbatch python3 train.py, or #!/usr/bin/env python3",
         ),
+        (
+            "train.py --gpus 1 --time 2h",
+            "train.py has no #! line",
+            "gbatch --gpus 1 --time 2h python3 train.py, or",
+        ),
         ("./train.py --lr 1", "./train.py has no #! line", "gbatch python3 ./train.py --lr 1, or"),
     ],
 )

@@ -126,9 +126,10 @@ def _file(values: dict[str, Any], command: list[str]) -> str:
         return _body(values, [path, *command[1:]])
     content = read_file(command[0])
     if path.endswith(".py") and not content.startswith(b"#!"):
+        words = [*command[1:], "python3", command[0]] if _are_options(command[1:]) else ["python3", *command]
         raise UsageError(
             f"{command[0]} has no #! line, so bash would run it",
-            hint=f"gbatch python3 {shlex.join(command)}, or #!/usr/bin/env python3 as its first line",
+            hint=f"gbatch {shlex.join(words)}, or #!/usr/bin/env python3 as its first line",
         )
     return _script(values, path, content, command[1:])
 
