@@ -52,6 +52,29 @@ def test_query_values_are_quoted(text, quoted):
     assert http.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"
 
 
+# ---------------------------------------------------------------- values that look like ranges
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("seed=1-10", "gbatch: seed has one value, 1-10; the range is --param seed=1:10\n"),
+        ("bs=16..64", "gbatch: bs has one value, 16..64; the range is --param bs=16:64\n"),
+        ("bs=16-64,1", ""),
+        ("lr=1e-5", ""),
+        ("x=-1", ""),
+        ("x=a-b", ""),
+    ],
+)
+def test_a_value_that_looks_like_a_range_is_noted_on_a_terminal(monkeypatch, text, note):
+    shown = []
+    monkeypatch.setattr(hot_path, "write_folded", lambda fd, data: shown.append(data.decode()))
+    for is_terminal in (True, False):
+        monkeypatch.setattr(hot_path.posix, "isatty", lambda fd, answer=is_terminal: answer)
+        hot_path.note_parameters(parse(["--param", text], GBATCH)[0])
+    assert shown == ([note] if note else [])
+
+
 # ---------------------------------------------------------------- options after the command
 
 

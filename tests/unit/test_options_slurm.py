@@ -234,6 +234,7 @@ def test_sweep_parameters_are_parsed(value, found):
 @pytest.mark.parametrize(
     "value",
     ["lr", "=1", "l r=1", "1a=1", "é=1", "lr=", "lr=1,,2", "s=3:1", "s=1:3:0", "s=1:3:-1", "s=0:100000",
+     "lr=1e-5:1e-3", "s=0:0.5", "lr=[0.1,0.2]", "lr=(1,2)",
      5, None, [5], {"a": {}}, {"a": [True]}, {"a": [None]}, "lr=\0"],
     ids=str,
 )  # fmt: skip

@@ -55,6 +55,7 @@ def run(words: list[str]) -> int:
     job = describe(values, command)
     if any(word.startswith("--gpus") for word in command[1:]):
         hot_path.note_options_of_command(json.loads(job)["options"], command)
+    hot_path.note_parameters(values)
     body = hot_path.submission(os.urandom(16).hex(), job)
     return _dry_run(body, values) if values.keys() & {"dry-run", "test-only"} else _submit(body, values)
 

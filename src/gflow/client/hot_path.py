@@ -51,6 +51,7 @@ def submit(words: list[str]) -> int | None:
         return None
     note_letter(values, words)
     note_options_of_command(values, command)
+    note_parameters(values)
     token = posix.urandom(16).hex()
     body = submission(token, job_body(values, command))
     status, headers, answer = deliver(body, target(values))
@@ -74,6 +75,15 @@ def note_options_of_command(values: dict[str, Any], command: list[str]) -> None:
                 text = f"{given} goes to {program}; the job asks for no GPU. Put options before the command."
                 write_folded(2, f"gbatch: {text}\n".encode(errors="replace"))
             return
+
+
+def note_parameters(values: dict[str, Any]) -> None:
+    """Note on a terminal that a parameter has one value that looks like a range."""
+    if "param" in values and posix.isatty(2):
+        from gflow.options.sweeps import note_range
+
+        if text := note_range(values["param"]):
+            write_folded(2, f"gbatch: {text}\n".encode(errors="replace"))
 
 
 def target(values: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from gflow.options.job_options import Option
 
 MOST = 10_000
 HINT = "write lr=0.1,0.01 or seed=1:5 or x=0:1:0.25"
+BRACKETS = (("[", "]"), ("(", ")"))
 Parameter = tuple[str, tuple[str, ...]]
 
 
@@ -80,6 +81,11 @@ def _parameter(part: Any, option: Option) -> Parameter:
 def _values(text: str, option: Option) -> list[str]:
     if "," not in text and ":" in text and (numbers := _numbers(text.split(":"))):
         return _range(text, numbers, option)
+    if "," in text and (text[:1], text[-1:]) in BRACKETS:
+        raise UsageError(
+            f"--{option.name} takes a list without brackets, not {text!a:.60}",
+            hint=f"write lr={text[1:-1]:.60}; --param-file takes values with commas",
+        )
     return [value.strip() for value in text.split(",")]
 
 
@@ -103,7 +109,22 @@ def _range(text: str, numbers: list[Decimal], option: Option) -> list[str]:
     count = int((stop - start) / step) + 1 if (stop - start) / step < MOST else MOST + 1
     if count > MOST:
         raise UsageError(f"--{option.name} has more than {MOST:,} values in the range {text!a:.60}")
+    if count == 1 and start != stop and len(numbers) == 2:
+        raise UsageError(
+            f"--{option.name} has only the value {numbers[0]} in the range {text!a:.60}",
+            hint="the step is 1: write start:stop:step, or a list, as in lr=1e-5,1e-4,1e-3",
+        )
     return [format((start + index * step).normalize(), "f") for index in range(count)]
+
+
+def note_range(params: tuple[Parameter, ...]) -> str:
+    """A note about a single value that looks like a range in another syntax (1-10, 16..64); else empty."""
+    for name, values in params:
+        for mark in ("-", ".."):
+            first, found, last = values[0].partition(mark)
+            if len(values) == 1 and found and first.isdecimal() and last.isdecimal():
+                return f"{name} has one value, {values[0]}; the range is --param {name}={first}:{last}"
+    return ""
 
 
 def _check(name: Any, values: Any, option: Option) -> Parameter:
