@@ -213,7 +213,7 @@ BUSY = [
     (("gjob", "update", "3", "--time", "10"), 1, "job 3 is over: Finished"),
     (("gjob", "hold", "99"), 1, "there is no job 99"),
     (("gcancel", "all"), 2, "gcancel --all cancels all your jobs"),
-    (("gqueue", "foo"), 2, "jobs are named 42, 42_3, 5-9, g42 (a group) or @"),
+    (("gqueue", "foo"), 2, "g42 (a group) or @; by name: gqueue -N NAME, gcancel -n NAME"),
     (("gjob", "hold", "4_2"), 1, "name the array: 4"),
     (("gjob", "release", "7"), 1, "is running"),
     (("gjob", "release", "1", "--at", "25:00"), 2, "does not understand"),

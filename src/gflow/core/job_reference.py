@@ -7,12 +7,13 @@ import re
 from gflow.core.ids import JobKey, number_of, parse_label
 from gflow.core.state.job_tables import RECENT
 from gflow.core.state.state import State
-from gflow.errors import NotFound, Refused, UsageError
+from gflow.errors import Hint, NotFound, Refused, UsageError
 
 # A job number, or an array number with a task, of any length.
 _NUMBERS = re.compile(r"[0-9]+(_[0-9]+)?")
 # The latest job of the user, or one before it, with a task.
 _LATEST = re.compile(r"@(?:~([0-9]{1,18}))?(_[0-9]+)?")
+NOT_AN_ID = Hint("job_ids", "jobs are named 42, 42_3, 5-9, g42 (a group) or @")
 
 
 def resolve(state: State, uid: int, reference: str) -> JobKey:
@@ -39,9 +40,7 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
         return key
     if _NUMBERS.fullmatch(reference):  # larger than any key
         raise NotFound(f"there is no job {reference:.60}")
-    raise UsageError(
-        f"{reference!a:.60} is not a job id", hint="jobs are named 42, 42_3, 5-9, g42 (a group) or @"
-    )
+    raise UsageError(f"{reference!a:.60} is not a job id", hint=NOT_AN_ID)
 
 
 def _parse_offset(reference: str) -> tuple[int, str]:

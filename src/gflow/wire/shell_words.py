@@ -24,6 +24,7 @@ HINTS = {
     "queue_over_quota": "see gctl quota list; --allow-unsatisfiable queues it all the same",
     "queue_broken": "--no-auto-cancel queues it all the same",
     "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it all the same",
+    "job_ids": ("jobs are named 42, 42_3, 5-9, g42 (a group) or @; by name: gqueue -N NAME, gcancel -n NAME"),
     "share_parents": (
         "let one job wait for all parents (gbatch --depends-on … true), and the others for that one"
     ),
