@@ -184,7 +184,7 @@ def test_notice_of_a_group_has_its_counts():
     )
     assert told["group"] == {"id": 1, "user": "ann", "jobs": 200, "finished": 195, "timed_out": 5}
     body = mail(group_end(), "g@x.y", "ann@x.y", "").get_content()
-    assert "timed out: 5\n" in body and body.endswith("More: gqueue g1\n")
+    assert "timed out: 5\n" in body and body.endswith("More: gjob show g1\n")
 
 
 def test_first_failure_names_the_job_and_the_group():

@@ -128,7 +128,7 @@ def _lines(notice: Notice) -> list[str]:
     rows += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items() if value not in (None, [])]
     rows += [f"time: {data['timestamp']}", f"host: {notice.host}"]
     if notice.line.what == ENDED and notice.job is not None and not notice.job.is_array:
-        rows += ["", f"More: gqueue g{notice.job.spec.group}"]
+        rows += ["", f"More: gjob show g{notice.job.spec.group}"]
     elif notice.job is not None:
         rows += ["", f"More: gjob show {notice.job.label}"]
     return rows
