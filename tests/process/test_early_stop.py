@@ -38,7 +38,7 @@ def test_job_that_meets_a_rule_is_stopped_and_says_why(daemon: Box) -> None:
     stats = json.loads(daemon.ok("gstats", "--json"))
     assert (stats["failed_jobs"], stats["cancelled_jobs"]) == (0, 2)
     diverged = trains(daemon, "nan", "7", options=("--stop-when", "loss is nan"))
-    assert daemon.finished(diverged)["reason"] == "StoppedEarly: loss is nan at step 7"
+    assert daemon.finished(diverged)["reason"] == "StoppedEarly: loss is nan or inf at step 7"
 
 
 def test_values_of_siblings_survive_a_restart(daemon: Box) -> None:

@@ -18,7 +18,7 @@ def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     assert (refused.returncode, refused.stderr) == (
         1,
         f"gbatch: the job asks for 3 GPUs, and the quota of {ME} is 2\n"
-        "see gctl quota list; --allow-unsatisfiable queues it all the same\n",
+        "see gctl quota list; --allow-unsatisfiable queues it anyway\n",
     )
     first = daemon.submit("--gpus", "2", "sleep", "60")
     second = daemon.submit("--gpus", "1", "sleep", "60")

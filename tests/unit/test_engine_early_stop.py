@@ -95,7 +95,7 @@ def test_nan_is_met_by_its_own_rule_only():
     reports(machine, 1, 1, nan=("loss",))
     assert machine[1].stopping is None
     reports(machine, 1, 2, only=("step",), nan=("f1",))
-    assert machine.stands(1) == "Running (StoppedEarly: f1 is nan at step 2)"
+    assert machine.stands(1) == "Running (StoppedEarly: f1 is nan or inf at step 2)"
 
 
 def test_merged_report_replaces_a_value_by_nan_and_back():

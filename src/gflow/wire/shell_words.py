@@ -19,11 +19,11 @@ FIELDS = {option.field: option.name for option in JOB}
 # The hints of the engine, by key.
 HINTS = {
     "list_gpus": "see what there is with ginfo",
-    "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it all the same",
-    "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it all the same",
-    "queue_over_quota": "see gctl quota list; --allow-unsatisfiable queues it all the same",
-    "queue_broken": "--no-auto-cancel queues it all the same",
-    "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it all the same",
+    "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it anyway",
+    "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it anyway",
+    "queue_over_quota": "see gctl quota list; --allow-unsatisfiable queues it anyway",
+    "queue_broken": "--no-auto-cancel queues it anyway",
+    "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it anyway",
     "job_ids": ("jobs are named 42, 42_3, 5-9, g42 (a group) or @; by name: gqueue -N NAME, gcancel -n NAME"),
     "share_parents": (
         "let one job wait for all parents (gbatch --depends-on … true), and the others for that one"

@@ -36,7 +36,7 @@ def _judge(state: State, job: Job, text: str, report: JobProgress) -> str:
     if rule.when == "at" and text in state.groups.judged_of(job):
         return ""
     if rule.condition == NAN:
-        why = f"{rule.metric} is nan at step {report.step}" if is_nan else ""
+        why = f"{rule.metric} is nan or inf at step {report.step}" if is_nan else ""
     else:
         assert value is not None
         why = _compare(rule, value, state.groups.values_of(job.spec.group, text), report.step)

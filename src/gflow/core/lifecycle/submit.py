@@ -32,10 +32,8 @@ from gflow.errors import Hint, NotFound, Refused
 MOST_BYTES = 256 << 20
 # Dependency links (pairs of job and parent) that the active jobs of one user may have.
 MOST_LINKS = 100_000
-QUEUE_BROKEN = Hint("queue_broken", "no_auto_cancel=True queues it all the same")
-REDO_BROKEN = Hint(
-    "redo_broken", "clear_deps=True does it without; no_auto_cancel=True queues it all the same"
-)
+QUEUE_BROKEN = Hint("queue_broken", "no_auto_cancel=True queues it anyway")
+REDO_BROKEN = Hint("redo_broken", "clear_deps=True does it without; no_auto_cancel=True queues it anyway")
 
 
 def submit(state: State, event: Submit, effects: list[Effect]) -> None:
@@ -138,7 +136,7 @@ def check_number(state: State, uid: int, more: int) -> None:
     most, now = state.policy.most_jobs, state.accounting.active_jobs.get(uid, 0)
     if most and uid and now + more > most:
         raise Refused(
-            f"you have {now:,} jobs that are not over, and at most {most:,} are allowed",
+            f"you have {now:,} jobs that have not ended, and at most {most:,} are allowed",
             hint="wait for some to end, or submit arrays: each counts once",
         )
 
@@ -148,7 +146,7 @@ def check_size(state: State, uid: int, more: int) -> None:
     now = state.accounting.quota_usage.bytes.get(uid, 0)
     if state.policy.most_jobs and uid and more > 0 and now + more > MOST_BYTES:
         raise Refused(
-            f"your jobs that are not over take {now >> 20} of {MOST_BYTES >> 20} MiB of memory",
+            f"your jobs that have not ended take {now >> 20} of {MOST_BYTES >> 20} MiB of memory",
             hint="put long commands into scripts: those are kept on the disk",
         )
 
@@ -158,7 +156,7 @@ def check_links(state: State, uid: int, more: int) -> None:
     now = state.accounting.quota_usage.links.get(uid, 0)
     if more > 0 and now + more > MOST_LINKS:
         raise Refused(
-            f"your jobs that are not over name {now:,} parents, these {more:,} more, "
+            f"your jobs that have not ended name {now:,} parents, these {more:,} more, "
             f"and at most {MOST_LINKS:,} are allowed",
             hint=Hint(
                 "share_parents", "let one job wait for all parents (depends_on), and the others for that one"
@@ -203,11 +201,11 @@ def check_possible(state: State, user: str, spec: Spec) -> None:
             why,
             hint=Hint(
                 "queue_impossible_gpus" if spec.gpus else "queue_impossible",
-                "allow_unsatisfiable=True queues it all the same",
+                "allow_unsatisfiable=True queues it anyway",
             ),
         )
     if why := state.accounting.never_within_quota(user, spec, state.policy):
-        raise Refused(why, hint=Hint("queue_over_quota", "allow_unsatisfiable=True queues it all the same"))
+        raise Refused(why, hint=Hint("queue_over_quota", "allow_unsatisfiable=True queues it anyway"))
 
 
 def check_submission(
