@@ -84,7 +84,7 @@ def _values(text: str, option: Option) -> list[str]:
     if "," in text and (text[:1], text[-1:]) in BRACKETS:
         raise UsageError(
             f"--{option.name} takes a list without brackets, not {text!a:.60}",
-            hint=f"write lr={text[1:-1]:.60}; --param-file takes values with commas",
+            hint=f"write {text[1:-1]:.60}; --param-file takes values with commas",
         )
     return [value.strip() for value in text.split(",")]
 
