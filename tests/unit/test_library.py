@@ -174,7 +174,6 @@ class Tensor:
         ("a,b", ("a", "b")),
         (0.1, ("0.1",)),
     ],
-    ids=str,
 )
 def test_values_of_a_parameter_arrive_unchanged(values: object, texts: tuple[str, ...]) -> None:
     sent = json.loads(description(["true"], {"param": {"x": values}}))
@@ -198,7 +197,6 @@ def test_a_list_of_texts_is_a_parameter_each() -> None:
         ((), "has an empty value for x"),
         ([""], "has an empty value for x"),
     ],
-    ids=str,
 )
 def test_values_without_a_spelling_are_refused(values: object, says: str) -> None:
     with pytest.raises(gflow.UsageError, match=re.escape(says)):
