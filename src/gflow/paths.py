@@ -37,9 +37,9 @@ def system_config(get: Getenv) -> str:
     return (get("GFLOW_SYSTEM_ROOT") or "") + "/etc/gflow/gflow.toml"
 
 
-def machine_signs(get: Getenv) -> tuple[str, str]:
-    """Paths of which at least one exists if the machine has a system daemon."""
-    return system_config(get), system_data(get)
+def machine_signs(get: Getenv) -> tuple[str, str, str]:
+    """Paths of which at least one exists if the machine has a system daemon. Users may not see all."""
+    return system_config(get), system_data(get), system_socket(get)
 
 
 def own_socket(get: Getenv) -> str:

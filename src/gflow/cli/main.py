@@ -74,7 +74,7 @@ def _elsewhere(name: str) -> str:
     return f"gjob {name} JOB" if name in JOB else ELSEWHERE.get(name, "")
 
 
-def _run(program: str, words: list[str], package: str) -> int:
+def _run(program: str, words: list[str], package: str = "gflow.cli") -> int:
     """Run the program and report errors under its own name, as if it had been called directly."""
     try:
         return run(program, words, package)
@@ -94,8 +94,8 @@ def fail(program: str, error: Exception, words: list[str]) -> int:
     if program == "gbatch" and isinstance(error, Unreachable):
         from gflow.cli.common import report as offer
 
-        if offer.is_answerable(words) and (code := offer.start()) is not None:
-            return code or run(program, words)
+        if offer.is_answerable(words) and offer.is_start_wanted():
+            return _run("gflowd", ["up"]) or _run(program, words)
     return report(program, error, words)
 
 

@@ -252,9 +252,9 @@ def join_chunks(content: bytes) -> bytes:
     raise ConnectionResetError(CUT_OFF)
 
 
-def connect() -> socket:
-    """Connect to the daemon of `find_socket`."""
-    path = find_socket()
+def connect(path: str = "") -> socket:
+    """Connect to the daemon at this socket, or of `find_socket`."""
+    path = path or find_socket()
     sock = socket(AF_UNIX, SOCK_STREAM)
     try:
         if len(path) <= paths.SOCKET_PATH_MAX:

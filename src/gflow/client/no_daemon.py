@@ -17,6 +17,14 @@ def has_system_daemon(get: Getenv) -> bool:
     return any(map(os.path.exists, paths.machine_signs(get)))
 
 
+def system_is_down() -> Unreachable:
+    """The error for a system-wide daemon that does not answer. Only root can start it."""
+    hint = "start it with: gflowd up --system"
+    if os.geteuid():
+        hint = "ask root to start it with: gflowd up --system"
+    return Unreachable("the machine's gflow daemon is down", hint=hint)
+
+
 def unreachable(get: Getenv) -> Unreachable:
     """The error for a daemon that does not answer."""
     chosen = get("GFLOW_SOCKET")
@@ -29,8 +37,4 @@ def unreachable(get: Getenv) -> Unreachable:
         return Unreachable(hint="start it with: gflowd up")
     if chosen == paths.own_socket(get):
         return Unreachable(hint="start it with: gflowd up --private")
-    if os.geteuid() == 0:
-        hint = "start it with: gflowd up --system"
-    else:
-        hint = "root starts it with gflowd up --system; gflowd up --private starts one of your own"
-    return Unreachable("the system-wide gflow daemon is down", hint=hint)
+    return system_is_down()

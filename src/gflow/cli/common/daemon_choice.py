@@ -6,11 +6,14 @@ import os
 
 from gflow import paths
 from gflow.client import hot_path, no_daemon
-from gflow.errors import Refused, UsageError
+from gflow.errors import Refused, Unreachable, UsageError
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
+
+# For root, who has both.
+CHOICE = "--system selects the system-wide daemon, --private one of your own"
 
 
 def choose(values: dict[str, Any]) -> None:
@@ -30,14 +33,20 @@ def check_alone(values: dict[str, Any]) -> None:
     """Refuse to act on a private daemon unasked where a system-wide daemon is set up, running or not."""
     if values.keys() & {"system", "private"}:
         return
-    if os.path.exists(paths.system_socket(os.environ.get)):
-        raise Refused(
-            "this machine has a system-wide gflow daemon, and gbatch uses it",
-            hint="gflowd up --private starts one of your own in addition",
-        )
-    if no_daemon.has_system_daemon(hot_path.getenv):
-        system = "--system selects it" if os.geteuid() == 0 else "root starts it with gflowd up --system"
-        raise Refused(
-            "this machine has a system-wide gflow daemon, and it is down",
-            hint=f"{system}; --private selects one of your own",
-        )
+    if not no_daemon.has_system_daemon(hot_path.getenv):
+        return
+    if not _system_is_up():
+        down = no_daemon.system_is_down()
+        raise Refused(down.message, hint=down.hint if os.geteuid() else CHOICE)
+    raise Refused(
+        "this machine has a system-wide gflow daemon, and gbatch uses it",
+        hint="gflowd up --private starts one of your own in addition" if os.geteuid() else CHOICE,
+    )
+
+
+def _system_is_up() -> bool:
+    try:
+        hot_path.connect(paths.system_socket(hot_path.getenv)).close()
+    except (ConnectionError, Unreachable):
+        return False
+    return True

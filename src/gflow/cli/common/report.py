@@ -52,16 +52,12 @@ def is_answerable(words: list[str]) -> bool:
     return is_interactive and not no_daemon.has_system_daemon(hot_path.getenv)
 
 
-def start() -> int | None:
-    """Ask whether to start a daemon. Return the exit code of `gflowd up`, or None if the answer is no."""
+def is_start_wanted() -> bool:
+    """Ask whether to start a daemon."""
     sys.stderr.write("gbatch: the gflow daemon is not running. Start it now? [Y/n] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
-    if not answer or answer.strip().lower() not in ("", "y", "yes"):  # no line at all: Ctrl-D
-        return None
-    from gflow.cli.gflowd import run as gflowd
-
-    return gflowd(["up"])
+    return bool(answer) and answer.strip().lower() in ("", "y", "yes")  # no line at all: Ctrl-D
 
 
 class Bug(GflowError):
