@@ -15,7 +15,7 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
     first = daemon.submit("--gpus", "1", "--name", "train", "sleep", "60")
     wait_until(lambda: daemon.job(first)["state"] == "Running")
     said = daemon.ok("gctl", "set-gpus", "0,2")
-    assert said == "New jobs may use only GPU 0,2; running jobs keep theirs.\n"
+    assert said == "New jobs may use only GPUs 0,2; running jobs keep theirs.\n"
     assert daemon.ok("gctl", "show-gpus") == (
         "0\tallocated\tjob 1 (train); simulated\n"
         "1\tunavailable\trestricted; simulated\n"
@@ -35,7 +35,7 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
 
 def test_restart_says_whether_gpus_or_set_gpus_holds(daemon: Box) -> None:
     daemon.ok("gctl", "set-gpus", "0,2")
-    kept = "(new jobs may use only GPU 0,2; gctl set-gpus all lifts this)\n"
+    kept = "(new jobs may use only GPUs 0,2; gctl set-gpus all lifts this)\n"
     assert kept in daemon.ok("gflowd", "restart")
     said = daemon.ok("gflowd", "restart", "--gpus", "0-3")
     assert "(until this daemon stops, --gpus 0,1,2,3 overrides gctl set-gpus 0,2)\n" in said
@@ -58,8 +58,10 @@ def test_drain_and_resume_survive_a_restart(daemon: Box) -> None:
     assert daemon.job(job)["reason"] == "Drained: new disk"
     assert "1\tunavailable\tdrained: loud fan; simulated\n" in daemon.ok("gctl", "show-gpus")
     assert "(drained: new disk; gctl resume" in daemon.ok("gctl", "show-gpus")
-    daemon.ok("gctl", "resume", "--gpu", "1")
+    said = daemon.ok("gctl", "resume")
+    assert said == "Jobs start again. GPU 1 stays drained (gctl resume --gpu 1).\n"
     assert daemon.job(job)["state"] == "Queued"
+    assert daemon.ok("gctl", "resume", "--gpu", "1") == "GPU 1 gets jobs again.\n"
     assert daemon.ok("gctl", "resume") == "Jobs start again.\n"
     assert daemon.job(job)["gpu_ids"] == [0, 1, 2, 3]
 

@@ -41,7 +41,7 @@ def test_a_drained_gpu_gets_no_new_jobs_and_keeps_those_it_has():
     assert machine.running() == ["3"]
 
 
-def test_draining_adds_up_and_resume_without_a_gpu_lifts_all():
+def test_draining_adds_up_and_resume_without_a_gpu_leaves_drained_gpus():
     machine = two_gpus()
     machine.drain(0, reason="a")
     machine.drain(1, reason="b")
@@ -49,6 +49,8 @@ def test_draining_adds_up_and_resume_without_a_gpu_lifts_all():
     machine.drain(0, on=False)
     assert machine.state.machine.drained == Drained(everything="c", gpus={1: "b"})
     machine.drain(on=False)
+    assert machine.state.machine.drained == Drained(everything=None, gpus={1: "b"})
+    machine.drain(1, on=False)
     assert machine.state.machine.drained == Drained()
 
 

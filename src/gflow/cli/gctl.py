@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ABOUT = """Administer the machine. Running jobs are not affected.
+ABOUT = """Administer the machine. Running jobs continue, except that a GPU reservation stops the
+jobs of other users on its GPUs when it begins.
 
 commands:
   show-gpus              each GPU: index, status, notes
   set-gpus LIST          limit new jobs to GPUs: 0,2 or 0-3, or all; persistent
   drain [--gpu LIST]     start no more jobs, at all or on these GPUs; persistent
-  resume [--gpu LIST]    start jobs again
+  resume [--gpu LIST]    end the drain of the machine, or of these GPUs; GPUs
+                         drained with --gpu are resumed with --gpu only
   set-limit JOB N        run at most N tasks of this array at once, or N jobs
                          submitted together with this one; 0: no limit
   gpu-process ignore     let jobs use a GPU despite a process (--gpu 0 --pid 47)

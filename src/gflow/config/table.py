@@ -238,7 +238,7 @@ SETTINGS = (
         "gpu.drain_xids",
         "numbers",
         (),
-        "further Xid codes that drain a GPU until gctl resume, besides those that mean a broken card",
+        "further Xid codes that drain a GPU until gctl resume --gpu, besides those that mean a broken card",
         example=(13, 31),
     ),
     Setting("gpu.ignore_xids", "numbers", (), "Xid codes that never drain a GPU", example=(74,)),
@@ -246,7 +246,7 @@ SETTINGS = (
         "gpu.drain_ecc_errors",
         "count",
         1,
-        "drain a GPU until gctl resume after this many new uncorrectable memory errors (ECC); 0: never",
+        "drain a GPU until gctl resume --gpu after this many new uncorrectable memory errors (ECC); 0: never",
     ),
     Setting(
         "gpu.drain_temperature",

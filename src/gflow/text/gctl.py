@@ -19,9 +19,7 @@ def allowed_line(allowed: Sequence[int] | None) -> str:
         return "New jobs may use all GPUs.\n"
     if not allowed:
         return "New jobs may use no GPU.\n"
-    return (
-        f"New jobs may use only GPU {','.join(map(str, sorted(set(allowed))))}; running jobs keep theirs.\n"
-    )
+    return f"New jobs may use only {named(sorted(set(allowed)))}; running jobs keep theirs.\n"
 
 
 def show_gpus(lines: Sequence[GpuLine], drained: str | None) -> str:
@@ -30,13 +28,26 @@ def show_gpus(lines: Sequence[GpuLine], drained: str | None) -> str:
     return (text or NONE) + drained_note(drained)
 
 
-def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool) -> str:
+def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool, left: Sequence[int] = ()) -> str:
+    """What a drain or a resume did. `left`: GPUs that are still drained, each by itself."""
     why = f" ({reason})" if reason else ""
     if gpus is None:
-        return f"No new jobs start{why}; running jobs continue.\n" if on else "Jobs start again.\n"
-    names = ",".join(map(str, gpus))
+        return f"No new jobs start{why}; running jobs continue.\n" if on else _resumed(left)
     verb = "get" if len(gpus) > 1 else "gets"
-    return f"GPU {names} {verb} no new jobs{why}.\n" if on else f"GPU {names} {verb} jobs again.\n"
+    return f"{named(gpus)} {verb} no new jobs{why}.\n" if on else f"{named(gpus)} {verb} jobs again.\n"
+
+
+def _resumed(left: Sequence[int]) -> str:
+    if not left:
+        return "Jobs start again.\n"
+    verb = "stay" if len(left) > 1 else "stays"
+    indices = ",".join(map(str, left))
+    return f"Jobs start again. {named(left)} {verb} drained (gctl resume --gpu {indices}).\n"
+
+
+def named(gpus: Sequence[int]) -> str:
+    """`GPU 3`, `GPUs 1,3`."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(map(str, gpus))}"
 
 
 def limit_line(jobs: Sequence[Job], limit: int) -> str:

@@ -103,8 +103,8 @@ def drain(state: State, event: Drain, effects: list[Effect]) -> None:
 
 
 def _apply_drain(old: Drained, event: Drain) -> Drained:
-    if event.gpus is None:
-        return Drained(everything=event.reason, gpus=old.gpus) if event.on else Drained()
+    if event.gpus is None:  # GPUs that were drained by index stay so
+        return Drained(everything=event.reason if event.on else None, gpus=old.gpus)
     gpus = {index: why for index, why in old.gpus.items() if index not in event.gpus}
     if event.on:
         gpus |= dict.fromkeys(event.gpus, event.reason)

@@ -183,7 +183,7 @@ class GpuWatch:
         before, self.latest = self.latest, report
         for uuid, fault in (report.faults or {}).items():
             if uuid not in (before.faults or {}):
-                log.warning("%s: %s; it gets no new jobs until gctl resume", uuid, fault)
+                log.warning("%s: %s; it gets no new jobs until gctl resume --gpu", uuid, fault)
         if not self._first.done():
             self._first.set_result(None)
         elif _relevant(report) != _relevant(before):

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from gflow.core.events import Drain, Restrict, Update
 from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
+from gflow.core.state.machine import Machine
 from gflow.core.state.state import PART, State
 from gflow.daemon.api.permissions import check, may_change_others_jobs
 from gflow.daemon.api.request import (
@@ -69,10 +70,21 @@ async def drain(request: Request) -> Response:
         return Drain(at=at, uid=uid, on=wanted.on, gpus=gpus, reason=reason, passing=passing)
 
     await context.loop.ask(event, origin)
-    if not wanted.on and context.watch is not None:
-        context.watch.clear_faults(context.loop.state.machine.gpus if gpus is None else gpus)
-    data = drain_answer(context.loop.state.machine)
-    return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
+    if not wanted.on and gpus is not None and context.watch is not None:
+        context.watch.clear_faults(gpus)
+    machine = context.loop.state.machine
+    data = drain_answer(machine)
+    left = [] if wanted.on or gpus is not None else still_drained(machine)
+    return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on, left=left))
+
+
+def still_drained(machine: Machine) -> list[int]:
+    """GPUs that an operator drained by index, or that have a fault."""
+    return [
+        index
+        for index, gpu in machine.gpus.items()
+        if index in machine.drained.gpus or gpu.uuid in machine.faults
+    ]
 
 
 async def set_limit(request: Request) -> Response:

@@ -152,7 +152,7 @@ def _gpu_trouble(info: InfoAnswer) -> list[Attention]:
     for reason, indices in reasons.items():
         text = f"GPU {','.join(map(str, indices))} gets no new jobs: {reason}"
         is_ours = reason.startswith(("Drained", "Unhealthy"))
-        hint = f"gctl resume {indices[0]}" if is_ours else "ginfo -l"
+        hint = f"gctl resume --gpu {','.join(map(str, indices))}" if is_ours else "ginfo -l"
         found.append(Attention(kind="gpu", text=text, hint=hint))
     return found
 

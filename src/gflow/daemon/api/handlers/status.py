@@ -118,7 +118,7 @@ def _restriction_notes(context: Context) -> list[str]:
         ]
     if machine.allowed is None:
         return []
-    return [f"new jobs may use only GPU {now}; gctl set-gpus all lifts this"]
+    return [f"new jobs may use only GPU{'s' if ',' in now else ''} {now}; gctl set-gpus all lifts this"]
 
 
 def warnings_of(state: State) -> list[str]:
