@@ -26,8 +26,9 @@ commands:
 QUOTA_EXAMPLES = """gctl quota set --user ann --max-running-gpus 4
 gctl quota set --default-user --max-running-jobs 20 --max-queued-jobs 1000
 gctl quota remove --user ann"""
-RESERVE_ABOUT = """Reserve GPUs for one user for some time. Jobs of other users do not start on them then,
-nor before if they would still run when the reservation starts, by --time or by their expected runtime.
+RESERVE_ABOUT = """Reserve GPUs for one user for some time. Jobs of other users do not start on them then, nor
+before, unless their --time is over before the reservation begins. When it begins, jobs of other users
+that still run on its GPUs are stopped; with --requeue or --preemptible they go back into the queue.
 
 commands:
   create    --user NAME --gpus N|--gpu-spec LIST [--start TIME] --duration TIME
