@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -61,7 +63,8 @@ def test_jobs_outlive_a_stopped_daemon_and_are_adopted(daemon: Box) -> None:
     assert list((daemon.data / "run").iterdir()) == []
 
 
-def test_a_job_that_ended_while_no_daemon_ran_has_its_exit_code(daemon: Box) -> None:
+@pytest.mark.both_shims
+def test_a_job_that_ended_while_no_daemon_ran_has_its_exit_code_and_end_time(daemon: Box) -> None:
     mark = daemon.work / "go"
     job = daemon.submit(f"while [ ! -e {mark} ]; do sleep 0.02; done; exit 12")
     wait_until(lambda: list((daemon.data / "run").iterdir()))
@@ -69,8 +72,14 @@ def test_a_job_that_ended_while_no_daemon_ran_has_its_exit_code(daemon: Box) -> 
     mark.touch()
     record = daemon.data / f"run/{job}.1"
     wait_until(lambda: record.exists() and b"\nend " in record.read_bytes())
+    ended_at = record.stat().st_mtime
+    wait_until(lambda: time.time() > ended_at + 1)
     daemon.up()
-    assert daemon.finished(job)["exit_code"] == 12
+    found = daemon.finished(job)
+    assert found["exit_code"] == 12
+    started, finished = (datetime.fromisoformat(found[f"{what}_at"]) for what in ("started", "finished"))
+    assert finished.timestamp() == pytest.approx(ended_at, abs=0.9)
+    assert found["ran_s"] == pytest.approx((finished - started).total_seconds(), abs=0.9)
 
 
 def test_an_adopted_job_can_be_cancelled_and_times_out(daemon: Box) -> None:

@@ -82,6 +82,16 @@ def test_an_earlier_attempt_has_its_own_run_time(jump):
     assert ran.ran_s == 5.0
 
 
+@pytest.mark.parametrize(("ago_s", "ran_s"), [(0.0, 5.0), (2.0, 3.0), (60.0, 0.0)])
+def test_job_that_ended_without_a_daemon_ends_then_and_not_before_its_start(ago_s, ran_s):
+    machine = machine_of()
+    machine.submit(gpus=1)
+    machine.passes(5)
+    job = machine[1]
+    step(machine.state, Exited(at=machine.now, key=key_of(1), attempt=1, code=0, ended_ago_s=ago_s))
+    assert (job.ran_s, job.finished_at) == (ran_s, job.started_at + ran_s)
+
+
 @JUMPS
 def test_gpu_hours_in_statistics_are_those_of_the_boot_clock(jump, tmp_path):
     machine, store = machine_of(8), SqliteStore(tmp_path / "gflow.db")

@@ -146,6 +146,8 @@ class Exited(Event, frozen=True, kw_only=True):
     # CPU time and peak memory; both 0 if they could not be measured.
     cpu_ms: int = 0
     peak_kib: int = 0
+    # Seconds since the end, if it happened while no daemon ran.
+    ended_ago_s: float = 0.0
 
 
 class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):

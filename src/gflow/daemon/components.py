@@ -228,6 +228,7 @@ class Daemon:
                 problem=end.problem,
                 cpu_ms=end.cpu_ms,
                 peak_kib=end.peak_kib,
+                ended_ago_s=end.ago_s,
             )
         )
 

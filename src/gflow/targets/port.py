@@ -33,6 +33,8 @@ class End(NamedTuple):
     problem: Reason = NO_REASON
     cpu_ms: int = 0
     peak_kib: int = 0
+    # Seconds since the end, if it happened while no daemon ran.
+    ago_s: float = 0.0
 
 
 class Ended(NamedTuple):

@@ -87,7 +87,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     if why:
         _requeue(state, job, why, reason, event, effects)
     else:
-        finish(state, job, to, reason, at, effects)
+        finish(state, job, to, reason, at, effects, ended=_end_moment(job, event))
         if remote is not None:
             job.remote = remote  # kept in the record: the nodes on which it ran
     effects.append(Forget(key, attempt))
@@ -196,8 +196,8 @@ def _requeue(
     state: State, job: Job, why: Reason, reason: Reason, event: Exited, effects: list[Effect]
 ) -> None:
     """Return the job to the queue for its next attempt; hold it if it is in a requeue loop."""
-    at = event.at
-    ran_s = job.run_s(at.boot)
+    at, end = event.at, _end_moment(job, event)
+    ran_s = job.run_s(end.boot)
     is_quick = ran_s is not None and ran_s < QUICK_S
     job.quick_ends = job.quick_ends + 1 if is_quick and why is REQUEUED else 0
     ended = f"after attempt {job.attempt}: {reason}"
@@ -206,7 +206,7 @@ def _requeue(
         delay_s = retry_delay_s(job)
         job.set_retry_delay(delay_s, at)
         ended += f"; next in {delay_s} s" if delay_s else ""
-    ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids, ran_s or 0.0)
+    ran = Ran(job.key, job.attempt, job.started_at or end.wall, end.wall, job.gpu_ids, ran_s or 0.0)
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
     job.stopping = None
@@ -223,23 +223,38 @@ def _requeue(
         effects.append(ran)
 
 
-def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, effects: list[Effect]) -> None:
-    """Make a job final, and release or cancel its children, transitively.
+def _end_moment(job: Job, event: Exited) -> Moment:
+    """When the attempt ended: not before its start, and before `event.at` if no daemon ran then."""
+    ago_s = min(event.ended_ago_s, job.run_s(event.at.boot) or 0.0)
+    return Moment(event.at.wall - ago_s, event.at.boot - ago_s)
+
+
+def finish(
+    state: State,
+    job: Job,
+    to: JobState,
+    reason: Reason,
+    at: Moment,
+    effects: list[Effect],
+    *,
+    ended: Moment | None = None,
+) -> None:
+    """Make a job final, and release or cancel its children, transitively. `ended`: when, if not `at`.
 
     An array with started tasks is not final yet; its waiting tasks end now. Iterative, because chains of
     dependencies may be long.
     """
-    pending = [(job, to, reason)]
+    pending = [(job, to, reason, ended or at)]
     while pending:
-        job, to, reason = pending.pop()
+        job, to, reason, end = pending.pop()
         key = job.key
         if key in state.jobs.tasks:
             _wind_down(job, to, reason)
             effects.append(Save(job))
         else:
-            job.ran_s = job.run_s(at.boot)
+            job.ran_s = job.run_s(end.boot)
             move(job, to, reason)
-            job.finished_at = at.wall
+            job.finished_at = end.wall
             job.stopping = None
             job.stop_now = False
             state.drop(job)
@@ -251,9 +266,9 @@ def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, eff
             for child_key in _affected_children(state, parent, to):
                 child = state.jobs[child_key]
                 if cut_off := release_or_cut_off(state, child, at, effects):
-                    pending.append((child, CANCELLED, cut_off))
+                    pending.append((child, CANCELLED, cut_off, at))
         if key & TASK_MASK and (ended_array := _end_task(state, job, at, effects)):
-            pending.append(ended_array)
+            pending.append((*ended_array, end))
 
 
 def _wind_down(array: Job, to: JobState, reason: Reason) -> None:

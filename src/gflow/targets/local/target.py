@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -241,6 +242,8 @@ class LocalTarget:
         try:
             locked_by_shim = not run_record.try_lock(fd)
             content = run_record.read(_read_all(fd))
+            # The end is the last line of a record. The clock may have been set since.
+            age_s = 0.0 if was_just_alive else max(0.0, time.time() - os.fstat(fd).st_mtime)
             if locked_by_shim:
                 self._watch(run, content, retry_s)
                 return True
@@ -249,7 +252,10 @@ class LocalTarget:
                 return not self._never_began(run)
         finally:
             os.close(fd)
-        self._report_end(run, content, ticks() if was_just_alive else None)
+        if content.end is not None:
+            self._on_end(Ended(run, _read_end(content.end)._replace(ago_s=age_s)))
+        else:
+            self._report_loss(run, content, ticks() if was_just_alive else None)
         return True
 
     def _never_began(self, run: Run) -> bool:
@@ -262,7 +268,7 @@ class LocalTarget:
             return True
         with suppress(OSError):  # a late order then finds the attempt claimed
             os.close(os.open(self.record_path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._report_end(run, run_record.Content(None, None, None), None)
+        self._report_loss(run, run_record.Content(None, None, None), None)
         return False
 
     def forget(self, run: Run) -> None:
@@ -408,19 +414,17 @@ class LocalTarget:
                 group.remove()
         return gone
 
-    def _report_end(
+    def _report_loss(
         self, run: Run, content: run_record.Content, lived_until: int | None, retry_s: float = RETRY_S
     ) -> None:
-        """Report the end that the shim recorded; without one, kill orphans and report the run as lost."""
-        if content.end is not None:
-            self._on_end(Ended(run, _read_end(content.end)))
-        elif content.shim is not None and content.shim.boot != run_record.boot_id():
+        """Kill the orphans of a run whose shim recorded no end, and report it as lost."""
+        if content.shim is not None and content.shim.boot != run_record.boot_id():
             self._on_end(Ended(run, End(problem=Reason(ReasonKind.REBOOT))))
         elif self._kill_orphans(run, content, lived_until):
             self._on_end(Ended(run, End(problem=LOST)))
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(retry_s, self._report_end, run, content, lived_until, min(1.0, retry_s * 2))
+            loop.call_later(retry_s, self._report_loss, run, content, lived_until, min(1.0, retry_s * 2))
 
 
 def _groups_of(run: Run, content: run_record.Content) -> list[str]:
