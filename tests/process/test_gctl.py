@@ -58,6 +58,8 @@ def test_drain_and_resume_survive_a_restart(daemon: Box) -> None:
     assert daemon.job(job)["reason"] == "Drained: new disk"
     assert "1\tunavailable\tdrained: loud fan; simulated\n" in daemon.ok("gctl", "show-gpus")
     assert "(drained: new disk; gctl resume" in daemon.ok("gctl", "show-gpus")
+    assert daemon.ok("gflowd", "status").startswith("Status: Running, drained: new disk (gctl resume")
+    assert json.loads(daemon.ok("gflowd", "status", "--json"))["drained_reason"] == "new disk"
     said = daemon.ok("gctl", "resume")
     assert said == "Jobs start again. GPU 1 stays drained (gctl resume --gpu 1).\n"
     assert daemon.job(job)["state"] == "Queued"

@@ -238,7 +238,7 @@ def status_page(status: StatusAnswer) -> str:
     notes = [("Note", note) for note in status.notes]
     return facts(
         [
-            ("Status", "Running" + (f", read-only: {status.read_only}" if status.read_only else "")),
+            ("Status", _condition(status)),
             ("PID", str(status.pid)),
             ("Version", status.version),
             ("Uptime", clock(status.uptime_secs)),
@@ -253,6 +253,15 @@ def status_page(status: StatusAnswer) -> str:
             *notes,
         ]
     )
+
+
+def _condition(status: StatusAnswer) -> str:
+    """`Running`, and why no job starts or nothing can be changed."""
+    text = "Running" + (f", read-only: {status.read_only}" if status.read_only else "")
+    if status.drained:
+        why = f": {status.drained_reason}" if status.drained_reason else ""
+        text += f", drained{why} (gctl resume lets jobs start again)"
+    return text
 
 
 def _elsewhere(status: StatusAnswer) -> str:

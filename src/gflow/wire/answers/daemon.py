@@ -23,7 +23,10 @@ class Stray(msgspec.Struct, kw_only=True):
 
 
 class StatusAnswer(msgspec.Struct, kw_only=True):
-    """The daemon and what it has. `read_only`: why it takes no changes; empty: it does."""
+    """The daemon and what it has. `read_only`: why it takes no changes; empty: it does.
+
+    `drained`: no job starts, for the reason `drained_reason` (null: the daemon is about to stop).
+    """
 
     version: str
     pid: int
@@ -36,6 +39,8 @@ class StatusAnswer(msgspec.Struct, kw_only=True):
     memory_total_mib: int
     memory_available_mib: int
     read_only: str
+    drained: bool = False
+    drained_reason: str | None = None
     running: int
     waiting: int
     flags: list[str]

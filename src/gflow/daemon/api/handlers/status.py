@@ -80,6 +80,8 @@ async def show_status(request: Request) -> Response:
         memory_total_mib=state.machine.memory_mib,
         memory_available_mib=state.machine.free_memory_mib,
         read_only=context.loop.read_only,
+        drained=state.machine.is_drained,
+        drained_reason=state.machine.drained_why,
         running=running,
         waiting=waiting,
         flags=list(context.settings.flags),
