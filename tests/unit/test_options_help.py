@@ -96,7 +96,7 @@ def test_help_pages_fit_80_columns(capsys, words):
 def test_a_command_of_gflowd_has_help_of_its_own(capsys, name):
     page = page_of(capsys, "gflowd", name)
     assert page.startswith(f"usage: gflowd {name} [options]")
-    assert ("--simulate-gpus" in page) == (name in ("up", "restart", "run"))
+    assert ("--simulate-gpus" in page) == (name in ("up", "restart", "run", "init"))
     assert all(f"gflowd {name}" in line for line in page.partition("examples:\n")[2].splitlines())
 
 
@@ -112,3 +112,12 @@ def test_a_long_example_continues_before_an_option():
     line = "tool --first " + "a" * 40 + " --second " + "b" * 40
     first, second = render("tool", "x", (), line).splitlines()[-2:]
     assert (first, second) == ("  tool --first " + "a" * 40 + " \\", "      --second " + "b" * 40)
+
+
+@pytest.mark.parametrize("command", ["init", "up", "down"])
+def test_help_of_a_gflowd_command_lists_the_options_that_it_takes(command, capsys):
+    assert gflowd.run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    expected = ["--system"] + (["--private"] if command == "down" else ["--gpus", "--config"])
+    assert [name for name in expected if f" {name}" not in text] == []
+    assert ("write this file" in text) == (command == "init")

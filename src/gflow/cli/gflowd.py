@@ -6,13 +6,15 @@ import sys
 
 from gflow.client import http
 from gflow.config.table import FLAGS
-from gflow.options.commands.gflowd_options import DOWN, INIT, RUN
+from gflow.options.commands.gflowd_options import DOWN, INIT, INIT_FILE, RUN
 from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
+
+    from gflow.options.job_options import Option
 
 # The options of up, restart and run.
 START = (*FLAGS, *RUN)
@@ -119,13 +121,18 @@ def _command_help(name: str) -> str:
     from gflow.options import help
 
     about, _, function = COMMANDS[name]
-    special = {"up": START, "restart": START, "run": START, "down": DOWN, "init": INIT}
+    special = {"up": START, "restart": START, "run": START}
     usage = f"gflowd {name} [options]" + (f" {ARGUMENTS[name]}" if name in ARGUMENTS else "")
-    choice = tuple(option for option in RUN if option.name in ("system", "private"))
+    choice = _named("system", "private")
+    special |= {"down": (*DOWN, *choice), "init": (*INIT, INIT_FILE, *FLAGS, *_named("system"))}
     options = (*special.get(function, choice), JSON, *COMMON)
     examples = [line for line in EXAMPLES.splitlines() if f"gflowd {name}" in line]
     text = f"{about[0].upper()}{about[1:]}."
     return help.render(usage, text, options, "\n".join(examples))
+
+
+def _named(*names: str) -> tuple[Option, ...]:
+    return tuple(option for option in RUN if option.name in names)
 
 
 def say(values: dict[str, Any], text: str, **data: Any) -> None:

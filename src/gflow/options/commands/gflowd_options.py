@@ -25,4 +25,6 @@ INIT = (
     Option("advanced", "flag", "ask for every setting"),
     Option("timezone", "text", "time zone in which times are read and shown", metavar="TZ"),
 )
+# `--config` as `gflowd init` understands it.
+INIT_FILE = Option("config", "path", "write this file (default: gflow.toml)", short="c", metavar="FILE")
 DOWN = (Option("kill-jobs", "flag", "also kill the running jobs; waiting jobs stay in the queue"),)
