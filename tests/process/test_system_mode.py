@@ -211,10 +211,21 @@ def test_gjob_why_hides_paths_of_others(machine: System) -> None:
     assert "secret-project" in str(machine.ask(machine.ann, "GET", f"/jobs/{job}/why")[1])
 
 
-def _on_terminal(box: Box, program: str) -> str:
+def test_preview_of_a_cancel_names_jobs_and_users_on_a_terminal(machine: System) -> None:
+    job = machine.ann.submit("--hold", "--job-name", "train", "true")
+    assert machine.ann.person is not None
+    user = machine.ann.person.pw_name
+    assert machine.ann.ok("gcancel", "--dry-run", str(job)) == f"{job}\tHold\tok\n"
+    head, row = _on_terminal(machine.ann, "gcancel", "--dry-run", str(job)).split("\r\n")[:2]
+    assert head.split() == ["JOBID", "NAME", "USER", "STATE", "RESULT", "PARENTS"]
+    assert row.split() == [str(job), "train", user, "Hold", "cancelled"]
+    machine.ann.ok("gcancel", str(job))
+
+
+def _on_terminal(box: Box, program: str, *rest: str) -> str:
     """What a program prints on a terminal."""
     ours, theirs = pty.openpty()
-    words = [*box.prefix, str(BIN / program)]
+    words = [*box.prefix, str(BIN / program), *rest]
     subprocess.run(words, env=box.env, cwd=box.work, stdout=theirs, stderr=theirs, timeout=60)
     shown = os.read(ours, 65536).decode()
     os.close(ours)

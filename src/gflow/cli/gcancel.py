@@ -25,6 +25,9 @@ gcancel --state Queued --name 'exp-*'
 gcancel --dry-run --all
 gcancel --signal USR1 42         # the job goes on, unless the signal ends it"""
 
+# What a cancel would do to a job, on a terminal.
+VERDICTS = {"ok": "cancelled", "invalid": "has ended", "blocked": "cannot start"}
+
 
 def run(words: list[str]) -> int:
     values, jobs = parse(words, OPTIONS)
@@ -64,7 +67,28 @@ def run(words: list[str]) -> int:
         "all": "all" in values,
         **filters,
     }
+    if body["dry_run"] and "json" not in values and sys.stdout.isatty():
+        return _show_preview(hot_path.dumps(body).encode())
     return http.show_answer("POST", "/jobs/cancel", hot_path.dumps(body).encode(), as_json="json" in values)
+
+
+def _show_preview(body: bytes) -> int:
+    """Print what a cancel would do, as a table for a terminal."""
+    import json
+    import os
+
+    from gflow.errors import clean
+    from gflow.text.table import Sheet
+
+    sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "RESULT", "PARENTS"))
+    jobs = json.loads(http.ask("POST", "/jobs/cancel", body, "application/json", {}))["jobs"]
+    for job in jobs:
+        parents = ",".join(map(str, job["parents"]))
+        name, user = clean(job["name"]), clean(job["user"])
+        sheet.add((str(job["id"]), name, user, job["state"], VERDICTS[job["verdict"]], parents))
+    width = os.get_terminal_size(1).columns
+    sys.stdout.write("".join(sheet.lines(width, [[1], [2, 5]])) if jobs else "No jobs match.\n")
+    return 0
 
 
 def _signal(values: dict[str, Any], selected: dict[str, Any]) -> int:

@@ -163,6 +163,8 @@ class JudgedJob(msgspec.Struct, kw_only=True):
     state: State
     verdict: Verdict
     parents: list[JobId]
+    name: str = ""
+    user: str = ""
 
 
 class DryCancelAnswer(msgspec.Struct, kw_only=True):

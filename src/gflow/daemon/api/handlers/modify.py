@@ -31,7 +31,7 @@ from gflow.daemon.api.request import (
     while_connected,
 )
 from gflow.daemon.api.response import answer_jobs, json_frame, json_items, wants_text
-from gflow.daemon.api.visibility import viewer_of
+from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import JobOwner, user_name
 from gflow.daemon.context import Context
@@ -220,7 +220,7 @@ async def _preview_cancel(request: Request, keys: list[JobKey], over: dict[JobKe
     ]
     if wants_text(request):
         return StreamingResponse(_preview_text(context, rows), media_type="text/plain; charset=utf-8")
-    return StreamingResponse(_preview_json(context, rows), media_type="application/json")
+    return StreamingResponse(_preview_json(context, viewer, rows), media_type="application/json")
 
 
 async def _preview_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
@@ -234,23 +234,28 @@ async def _preview_text(context: Context, rows: list[Row]) -> AsyncIterator[str]
         yield "No jobs match.\n"
 
 
-async def _preview_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+async def _preview_json(context: Context, viewer: Viewer, rows: list[Row]) -> AsyncIterator[str]:
     head, end = json_frame(DryCancelAnswer(dry_run=True, jobs=[], total=len(rows)))
     comma = ""
     yield head
     async for some in in_slices(rows):
-        jobs = [
-            JudgedJob(
-                id=key_label(key),
-                state=existing_job(context, key).state.value,
-                verdict=verdict,
-                parents=[key_label(parent) for parent in parents],
-            )
-            for key, verdict, parents in some
-        ]
-        yield comma + json_items(jobs)
+        yield comma + json_items(
+            [_judged(viewer.redact_job(existing_job(context, row[0])), row) for row in some]
+        )
         comma = ","
     yield end
+
+
+def _judged(job: Job, row: Row) -> JudgedJob:
+    key, verdict, parents = row
+    return JudgedJob(
+        id=key_label(key),
+        state=job.state.value,
+        verdict=verdict,
+        parents=[key_label(parent) for parent in parents],
+        name=job.name,
+        user=job.user,
+    )
 
 
 def _parent_column(parents: list[JobKey]) -> list[str]:
