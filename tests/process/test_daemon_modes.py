@@ -96,6 +96,11 @@ def _answer_yes(box: Box, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_machine_whose_daemon_is_down_is_named_as_such(made: System) -> None:
     made.up()
+    done = made.box.run("gflowd", "restore", "--system", str(made.box.data / "gflow.db"))
+    assert done.returncode == 1 and "stop it first: gflowd down --system" in done.stderr, done.stderr
+    assert "as root" in made.ann.run("gflowd", "config", "--system").stderr
+    assert made.ann.ok("gctl", "quota", "list") == "There are no quotas.\n"
+    assert "gctl quota set" in made.box.ok("gctl", "quota", "list")
     made.box.kill9()  # its socket stays
     (made.root / "var").chmod(0o700)  # users may not see the daemon's data
     for done in (

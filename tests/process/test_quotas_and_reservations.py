@@ -27,7 +27,8 @@ def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     assert daemon.ok("gctl", "quota", "list").splitlines()[1].split() == ["user", ME, "1/-", "2/2", "1/-"]
     said = daemon.ok("gctl", "quota", "set", "--default-user", "--max-running-gpus", "4")
     assert said.startswith("Each user without their own quota may have at most 4 GPUs")
-    daemon.ok("gctl", "quota", "remove", "--default-user")
+    said = daemon.ok("gctl", "quota", "remove", "--default-user")
+    assert said == "There is no default quota for users any more.\n"
     daemon.down()
     daemon.up()
     assert daemon.job(second)["reason"].startswith("Quota")

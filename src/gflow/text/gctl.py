@@ -64,10 +64,11 @@ LIMITS = (
 SLOTS = 48
 
 
-def quota_page(lines: Sequence[QuotaLine]) -> str:
-    """One line per quota: used/limit, `-` for no limit."""
+def quota_page(lines: Sequence[QuotaLine], *, may_set: bool) -> str:
+    """One line per quota: used/limit, `-` for no limit. `may_set`: whether the user may make quotas."""
     if not lines:
-        return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
+        how = " gctl quota set --user ann --max-running-gpus 4 makes one." if may_set else ""
+        return f"There are no quotas.{how}\n"
     sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
     for line in lines:
         cells = [_cell(line, limit, used) for limit, used in LIMITS]
@@ -84,14 +85,15 @@ def quota_line(now: QuotaAnswer, *, removed: bool) -> str:
     others = f"Each {now.scope} without {'their' if now.scope == 'user' else 'its'} own quota"
     whose = f"{now.scope.capitalize()} {now.name}" if now.name else others
     if removed:
-        return f"{whose} no longer has a quota.\n"
+        default = f"There is no default quota for {now.scope}s any more.\n"
+        return f"{whose} no longer has a quota.\n" if now.name else default
     words = {
-        "max_running_jobs": "running jobs",
-        "max_running_gpus": "GPUs",
-        "max_queued_jobs": "waiting jobs",
+        "max_running_jobs": "running job",
+        "max_running_gpus": "GPU",
+        "max_queued_jobs": "waiting job",
     }
     limits = ((getattr(now, name), word) for name, word in words.items())
-    parts = [f"{limit} {word}" for limit, word in limits if limit is not None]
+    parts = [f"{limit} {word}{'' if limit == 1 else 's'}" for limit, word in limits if limit is not None]
     return f"{whose} may have at most {', '.join(parts)} at once; running jobs continue.\n"
 
 

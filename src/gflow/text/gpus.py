@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from msgspec import UnsetType
 
 from gflow.core.model import Block, Gpu, Job
-from gflow.text.table import Sheet, clock, cut, moment
+from gflow.text.table import Sheet, clock, cut, moment, wrap
 from gflow.wire.answers.gpus import GpuView, InfoAnswer, Reserved
 
 # STATE column of a GPU that gets no new jobs, by the kind of its block.
@@ -187,7 +187,8 @@ def reading(value: float | UnsetType | None, unit: str, before: str = "") -> str
 def drained_note(reason: str | None) -> str:
     if reason is None:
         return ""
-    return f"(drained{': ' + reason if reason else ''}; gctl resume lets jobs start again)\n"
+    text = f"(drained{': ' + reason if reason else ''}; gctl resume lets jobs start again)"
+    return "".join(f"{line}\n" for line in wrap(text, 80))
 
 
 def simulated_note(gpus: Sequence[Gpu]) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from gflow.core.scheduling.placement import gib
 from gflow.text.csv_yaml import csv_writer
-from gflow.text.table import Sheet, fine, moment, table
+from gflow.text.table import Sheet, clock, fine, moment, table
 from gflow.wire.answers.statistics import Figures, PredictionsAnswer, StatsAnswer, TopJob
 
 # Figures: field of the answer -> label on the page.
@@ -96,7 +96,7 @@ def _top(jobs: Sequence[TopJob], width: int) -> str:
     sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "TIME", "GPUS"))
     for job in jobs:
         texts = [str(getattr(job, name)) for name in ("id", "name", "user", "state", "gpus")]
-        sheet.add([*texts[:4], fine(job.runtime_secs), texts[4]])
+        sheet.add([*texts[:4], clock(job.runtime_secs), texts[4]])
     return "".join(sheet.lines(width, [[1], [2]]))
 
 

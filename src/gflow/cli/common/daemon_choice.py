@@ -24,7 +24,7 @@ def choose(values: dict[str, Any]) -> None:
     if "private" in values:
         hot_path.use_socket(paths.own_socket(get))
     elif os.geteuid():
-        raise Refused("--system requires root", hint="gflowd up starts a daemon of your own")
+        raise Refused("--system requires root", hint="run the command as root")
     else:
         hot_path.use_socket(paths.system_socket(get))
 

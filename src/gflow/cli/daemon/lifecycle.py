@@ -188,7 +188,7 @@ def down(values: dict[str, Any]) -> int:
     is_again = "again" in values and _handles(status["pid"], signal.SIGUSR2)
     _terminate(status["pid"], signal.SIGUSR2 if is_again else signal.SIGTERM)
     left = f"; {running} running job{'s continue' if running > 1 else ' continues'}" if running else ""
-    if "again" not in values or "json" not in values:
+    if "again" not in values:  # a restart reports its result only
         say(values, f"gflowd is down{left}", running=False, stopped=True, running_jobs=running)
     return 0
 
@@ -316,7 +316,8 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
         raise UsageError(f"there is no file {backup}")
     if settings.is_system:
         directories.check_trusted(source)
-    held = instance_lock.take(settings.data)
+    scope = " --system" if settings.is_system else " --private" if "private" in values else ""
+    held = instance_lock.take(settings.data, f"stop it first: gflowd down{scope}")
     _check_nothing_is_orphaned(settings, source)
     number = first_free_number(settings.data)
     # Jobs that waited in the backup may have run since; drain the machine so that root can check first.

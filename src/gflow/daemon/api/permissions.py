@@ -48,7 +48,7 @@ def enforce(permission: Permission, handler: Handler) -> Handler:
         request.scope["permission"] = permission
         if permission is Permission.OPERATOR and not is_operator(request):
             group = context_of(request).settings.operators
-            raise Forbidden("this is for operators", hint=f"operators are root and the group {group}")
+            raise Forbidden("only operators may do this", hint=f"operators are root and the group {group}")
         return await handler(request)
 
     return endpoint

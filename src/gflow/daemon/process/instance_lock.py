@@ -16,15 +16,15 @@ def lock_path(data: Path) -> Path:
     return data / "gflowd.lock"
 
 
-def take(data: Path) -> int:
-    """Lock the data folder for this process; refused with the pid of the daemon that has it."""
+def take(data: Path, hint: str = "gflowd status shows it, gflowd restart replaces it") -> int:
+    """Lock the data folder for this process; refused with the pid of the daemon that has it, and the hint."""
     try:
-        return _take(data)
+        return _take(data, hint)
     except OSError as error:
         raise unusable_error(data, error) from error
 
 
-def _take(data: Path) -> int:
+def _take(data: Path, hint: str) -> int:
     make_folders(data)
     if data.stat().st_uid != os.geteuid():  # its owner could have prepared the contents
         raise Refused(
@@ -40,7 +40,7 @@ def _take(data: Path) -> int:
         os.close(fd)
         raise Refused(
             f"a gflow daemon already runs on {data} ({owner or 'it is just starting'})",
-            hint="gflowd status shows it, gflowd restart replaces it",
+            hint=hint,
         ) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

@@ -16,7 +16,7 @@ from gflow.core.scheduling.eviction import jobs_to_evict
 from gflow.core.state.quotas import PROJECT, USER, Limits, Scope
 from gflow.core.state.reservations import Reservation
 from gflow.core.state.state import State
-from gflow.daemon.api.permissions import rights_of
+from gflow.daemon.api.permissions import is_operator, rights_of
 from gflow.daemon.api.request import caller, context_of, query_of, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
@@ -54,7 +54,9 @@ async def list_quotas(request: Request) -> Response:
         for line in quota_lines(context_of(request).loop.state)
         if not line.name or is_shown(line.scope, line.name)
     ]
-    return answer(request, lambda: QuotasAnswer(lines), lambda: quota_page(lines))
+    return answer(
+        request, lambda: QuotasAnswer(lines), lambda: quota_page(lines, may_set=is_operator(request))
+    )
 
 
 async def set_quota(request: Request) -> Response:
