@@ -25,6 +25,7 @@ from gflow.core.forecast.queue_snapshot import (
     size_of,
     waiting_jobs,
 )
+from gflow.core.forecast.start_limits import earliest_start
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.state.eta_calibration import EtaSample, wait_of
@@ -50,8 +51,10 @@ class Start(msgspec.Struct, frozen=True):
 class EtaQuery:
     """A query for the ETA of one waiting job, against a snapshot."""
 
-    def __init__(self, snapshot: QueueSnapshot, job: Member) -> None:
+    def __init__(self, snapshot: QueueSnapshot, job: Member, floor: float = 0.0) -> None:
         self._snapshot, self._job = snapshot, job
+        # The job does not start before this (`core.forecast.start_limits`); infinite: it is unknown.
+        self._floor = floor
         self._with_gpus = job[1].shape.gpus > 0
         self._at_worst: QueueSimulation | None = None
         # Only until there are enough outcomes.
@@ -89,18 +92,19 @@ class EtaQuery:
         return self._ahead
 
     def start(self) -> Start | None:
-        """The ETA; None: the simulation does not start the job."""
-        case, now = self.case(), self._snapshot.now
-        if case is None:
+        """The ETA; None: it is unknown, or the simulation does not start the job."""
+        case, now, floor = self.case(), self._snapshot.now, self._floor
+        if case is None or floor == inf:
             return None
         middle, late = (
             now + wait_of(part, case.worst_s, case.is_bounded)
             for part in self._snapshot.parts[case.is_bounded]
         )
-        if self._expected is None:
-            return Start(middle, now, late + SLACK_S)
-        found = self._start_in(self._expected)
-        return None if found is None else Start(found, now, max(found, late) + SLACK_S)
+        found = middle if self._expected is None else self._start_in(self._expected)
+        if found is None:
+            return None
+        found = max(found, floor)
+        return Start(found, max(now, floor), max(found, late) + SLACK_S)
 
     def case(self) -> EtaSample | None:
         """A sample for the calibration: the worst-case wait as of now."""
@@ -121,16 +125,19 @@ def eta_query_for(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery |
     """A query for a job that waits for resources; None: it no longer does."""
     group = state.ready.where.get(job.key)
     copy = None if group is None else snapshot.copy_of(group, job.key)
-    return None if copy is None else EtaQuery(snapshot, (job.key, copy))
+    if group is None or copy is None:
+        return None
+    return EtaQuery(snapshot, (job.key, copy), earliest_start(state, job, group, snapshot.now))
 
 
 def eta_query_for_new(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery:
     """A query for a job that is not submitted, as if it joined the queue now. Changes nothing."""
     queue = ReadyQueue(state.runtime_estimates, by_length=state.policy.order == "shortest")
     queue.bands = state.ready.bands
-    copy = GroupCopy.of(queue.add(job), job.key)
+    group = queue.add(job)
+    copy, floor = GroupCopy.of(group, job.key), earliest_start(state, job, group, snapshot.now)
     queue.remove(job)
-    return EtaQuery(snapshot, (job.key, copy))
+    return EtaQuery(snapshot, (job.key, copy), floor)
 
 
 def eta_query_of(state: State, job: Job, now: float) -> EtaQuery:

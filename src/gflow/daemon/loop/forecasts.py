@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gflow.core.forecast.queue_snapshot import QueueSnapshot
+from gflow.core.forecast.start_limits import limit_starts
 from gflow.core.forecast.start_time import EtaQuery, Listing, eta_query_for, eta_query_for_new
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
@@ -70,7 +71,8 @@ class Forecasts:
             shared = await self._current()
             async with self._computing:
                 if shared.starts is None:
-                    shared.starts = await self._threads.run_now(Listing(shared.snapshot).starts)
+                    starts = await self._threads.run_now(Listing(shared.snapshot).starts)
+                    shared.starts = limit_starts(self._loop.state, starts, shared.snapshot.now)
             return shared.starts
 
     async def _current(self) -> _Shared:
