@@ -7,12 +7,18 @@ import textwrap
 import msgspec
 
 from gflow.core.forecast.explain import Blocker
-from gflow.core.forecast.wait_report import WaitReport
+from gflow.core.forecast.wait_report import WITH_DEPENDENCY, WaitReport
 from gflow.core.model import Job, JobState
 from gflow.text.table import clock, near_moment
 from gflow.wire.shell_words import spell_change
 
 WIDTH = 79
+# Words for blockers without a detail.
+_WORDS = {
+    "Resources": "no GPU that suits it is free",
+    "Drained": "no new jobs start on this machine now",
+    "RetryDelay": "it failed, and waits before its next attempt",
+}
 
 
 def why_page(job: Job, found: WaitReport | None, now: float) -> str:
@@ -24,10 +30,12 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
         reason = f": {job.reason}" if job.reason else ""
         return f"{name} has ended: {job.state.value}{reason}.\n"
     lines = [f"{name} is waiting."]
-    lines += [f"  {place}. {_spell_blocker(why, now)}" for place, why in enumerate(found.blockers, 1)]
+    lines += [f"  {place}. {_spell_blocker(why, job, now)}" for place, why in enumerate(found.blockers, 1)]
     lines += [f"     limit of {limit}" for limit in found.limits]
     if found.never:
         lines.append(f"It never starts {found.never}.")
+        if found.never == WITH_DEPENDENCY:
+            lines.append(f"It starts without its dependencies after: gjob update {job.label} --clear-deps")
     elif found.start is None:
         lines.append("Its start time cannot be estimated.")
     else:
@@ -59,9 +67,15 @@ def _wrap(line: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _spell_blocker(why: Blocker, now: float) -> str:
-    """A blocker with the times of a GPU reservation and the assumed run time of a running job."""
+def _spell_blocker(why: Blocker, job: Job, now: float) -> str:
+    """A blocker with the times of a GPU reservation, and the user and assumed run time of a running job."""
     text = str(why)
+    if not why.detail and why.code == "BeginTime":
+        text += f": it starts at {near_moment(job.spec.begin_at, now)} at the earliest"
+    elif not why.detail and why.code in _WORDS:
+        text += f": {_WORDS[why.code]}"
+    if why.user is not msgspec.UNSET:
+        text += f" ({why.user})"
     if why.since is not msgspec.UNSET and why.until is not msgspec.UNSET:
         text += f", {near_moment(why.since, now)} to {near_moment(why.until, now)}"
     if why.assumed_s is not msgspec.UNSET:
@@ -71,8 +85,10 @@ def _spell_blocker(why: Blocker, now: float) -> str:
 
 def _reservation_notes(reserved_at: float, now: float) -> list[str]:
     """When the job gets a start reservation, in words. `reserved_at`: seconds since 1970."""
-    if reserved_at > now:
+    if reserved_at > now + 60:
         until = near_moment(reserved_at, now)
         backfill = f"Backfill may start other jobs first until {until}."
         return [backfill, "If it still waits then, it gets a start reservation."]
+    if reserved_at > now:
+        return ["It gets a start reservation within a minute."]
     return ["It has waited long enough for a start reservation.", "Jobs that have waited longer come first."]

@@ -28,6 +28,8 @@ class Blocker(msgspec.Struct, frozen=True):
     until: float | msgspec.UnsetType = msgspec.UNSET
     # The assumed run time, in seconds, of a running job without a time limit or earlier runs.
     assumed_s: float | msgspec.UnsetType = msgspec.UNSET
+    # The user of the running job, if it is not the owner of the waiting one.
+    user: str | msgspec.UnsetType = msgspec.UNSET
 
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}" if self.detail else self.code

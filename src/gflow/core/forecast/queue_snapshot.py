@@ -245,14 +245,19 @@ def _near(groups: list[GroupCopy]) -> Iterator[Member]:
             yield group.head, group
 
 
+def keys_before(group: GroupCopy, job: Member) -> Iterator[JobKey]:
+    """The jobs of this group, which `ahead_of` has found, that come before a job."""
+    return (other for other in group.members if group is not job[1] or other < job[0])
+
+
 def ahead_of(snapshot: QueueSnapshot, job: Member) -> Iterator[tuple[GroupCopy, int]]:
     """The jobs before a job in the order of start: each group, and how many of its jobs."""
-    key, own = job
+    own = job[1]
     mine = own.order
     for with_gpus in (False, True):
         for group in snapshot.groups(with_gpus):
             if group is own:
-                before = sum(other < key for other in group.members)
+                before = sum(1 for _ in keys_before(group, job))
                 if before:
                     yield group, before
             elif group.order < mine:

@@ -22,6 +22,7 @@ from gflow.core.forecast.queue_snapshot import (
     QueueSnapshot,
     Waiting,
     ahead_of,
+    keys_before,
     size_of,
     waiting_jobs,
 )
@@ -90,6 +91,11 @@ class EtaQuery:
         """How many jobs come before it."""
         self.compute()
         return self._ahead
+
+    def keys_ahead(self) -> list[JobKey]:
+        """The jobs that come before it, in order of id."""
+        groups = ahead_of(self._snapshot, self._job)
+        return sorted(key for group, _ in groups for key in keys_before(group, self._job))
 
     def start(self) -> Start | None:
         """The ETA; None: it is unknown, or the simulation does not start the job."""

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for, spell_need
+from gflow.core.forecast.explain import (
+    Blocker,
+    explain,
+    explain_shape,
+    reserved_for,
+    spell_broken,
+    spell_need,
+)
 from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
 from gflow.core.ids import JobKey, label
 from gflow.core.model import LOCAL, Job, JobState, Moment
@@ -14,12 +21,17 @@ from gflow.core.reasons import HELD
 from gflow.core.resources import Shape
 from gflow.core.scheduling.backfill import may_backfill, reservation_due_at
 from gflow.core.scheduling.placement import available, choose, why_impossible
+from gflow.core.state.dependencies import Wait
 from gflow.core.state.machine import RESTRICTED, suits
 from gflow.core.state.reservations import hard_s
 from gflow.core.state.state import State
 
-# Running jobs that a report names, at most, for each resource.
+# Running jobs that a report names, at most, for each resource; and parents, each with a line of its own.
 MOST_NAMED = 5
+# Jobs before it in the queue that a report names, at most.
+MOST_NAMED_AHEAD = 3
+# `WaitReport.never` of a job that waits for a parent which can no longer do what the job needs.
+WITH_DEPENDENCY = "with this dependency"
 # Fields of a spec and their new values. An empty text clears the field.
 Change = dict[str, int | str]
 
@@ -46,6 +58,8 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
     if query is None and job in state.ready:
         query = eta_query_of(state, job, at.boot)
     blockers = list(_blockers(state, job, at, query))
+    if (wait := state.dependencies.waits.get(job.key)) is not None and wait.broken is not None:
+        return WaitReport(blockers, None, [], never=WITH_DEPENDENCY)
     if query is None or job.state is not JobState.QUEUED or job not in state.ready:
         begin = may_begin_at(job, at) if job.key in state.deadlines.later else 0.0
         return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
@@ -81,14 +95,43 @@ def _blockers(state: State, job: Job, at: Moment, query: EtaQuery | None) -> Ite
     if job.state is JobState.HOLD:
         yield Blocker(str(job.reason or HELD))
     if (wait := state.dependencies.waits.get(job.key)) is not None:
-        for parent in sorted(wait.parents):
-            yield Blocker("Dependency", f"job {label(parent)} {spell_need(wait, parent, job.spec)}")
+        yield from _dependencies(wait, job)
     if job.key in state.remote.jobs and (said := explain(state, job, at)):
         yield said
     if job.key not in state.remote.jobs or job in state.ready:  # it may start here
         yield from _local_blockers(state, job, at)
-        if query is not None and job in state.ready and (ahead := query.ahead):
-            yield Blocker("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
+        if query is not None and job in state.ready and query.ahead:
+            yield Blocker("Priority", _spell_ahead(state, job, query))
+
+
+def _dependencies(wait: Wait, job: Job) -> Iterator[Blocker]:
+    """The parents that are missing: each one, or how many and the first if there are many."""
+    if wait.broken is not None:
+        yield Blocker("Dependency", spell_broken(wait, job.spec))
+    needs: dict[str, list[JobKey]] = {}
+    for parent in sorted(wait.parents):
+        needs.setdefault(spell_need(wait, parent, job.spec), []).append(parent)
+    for need, parents in needs.items():
+        if len(parents) > MOST_NAMED:
+            have = need.replace("is not", "are not").replace("has not", "have not")
+            yield Blocker("Dependency", f"{len(parents)} jobs {have}, the first is job {label(parents[0])}")
+        else:
+            yield from (Blocker("Dependency", f"job {label(parent)} {need}") for parent in parents)
+
+
+def _spell_ahead(state: State, job: Job, query: EtaQuery) -> str:
+    """Which jobs come before it, with a priority that differs; only how many, if there are many."""
+    count = query.ahead
+    names = []
+    if count <= MOST_NAMED_AHEAD:
+        others = [other for key in query.keys_ahead() if (other := state.jobs.get(key)) is not None]
+        for other in others:
+            has_other = other.spec.priority != job.spec.priority
+            names.append(f"job {other.label}" + f" (priority {other.spec.priority})" * has_other)
+    come = "come" if count > 1 else "comes"
+    if len(names) != count:
+        return f"{count} job{'s' * (count > 1)} {come} before it"
+    return f"{' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))} {come} before it"
 
 
 def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
@@ -97,7 +140,9 @@ def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     if state.machine.is_drained:
         yield Blocker("Drained", state.machine.drained.everything or "")
     if state.is_capped(job):
-        yield Blocker("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
+        running = state.accounting.group_running[job.spec.group]
+        jobs = f"{running} jobs of its group are" if running > 1 else "1 job of its group is"
+        yield Blocker("JobArrayTaskLimit", f"{jobs} running, and the limit is {job.spec.max_concurrent}")
     if over := state.accounting.over_quota(job, state.policy):
         yield Blocker("Quota", over)
     if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
@@ -123,19 +168,20 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         yield lacks
     if lacks_gpus:
         yield from _restricted(state, shape)
-    if shape.gpus:
+    is_at_limit = state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
+    if shape.gpus and (lacks_gpus or not is_at_limit):
         holders = _gpu_holders(state, shape)
         for other in _first_to_end(state, holders, at):
-            yield _running(state, other, f"GPU {','.join(map(str, other.gpu_ids))}")
+            yield _running(state, job, other, f"GPU {','.join(map(str, other.gpu_ids))}")
     if lacks_cpus:
-        yield from _taken_cpus(state, shape, at)
+        yield from _taken_cpus(state, job, at)
     for reservation in state.start_reservations.entries:
         if reservation.key == job.key:
             break
         if reservation.blocks(job):
-            yield Blocker(
-                "Promise", f"job {label(reservation.key)} has waited longer and has a start reservation"
-            )
+            is_higher = reservation.group.precedence > state.ready.group_of(job).precedence
+            rule = "has a higher priority" if is_higher else "has waited longer"
+            yield Blocker("Promise", f"job {label(reservation.key)} {rule} and has a start reservation")
 
 
 def _restricted(state: State, shape: Shape) -> Iterator[Blocker]:
@@ -163,15 +209,15 @@ def _gpu_holders(state: State, shape: Shape) -> set[JobKey]:
     }
 
 
-def _taken_cpus(state: State, shape: Shape, at: Moment) -> Iterator[Blocker]:
+def _taken_cpus(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     """How many CPU slots are taken; for a job without GPUs, also by which jobs."""
     machine = state.machine
     yield Blocker("Resources", f"{machine.cpus - machine.free_cpus} of {machine.cpus} CPU slots are taken")
-    if not shape.gpus:
+    if not job.spec.shape.gpus:
         holders = {key for key, other in state.running.items() if other.spec.shape.cpus}
         for other in _first_to_end(state, holders, at):
             slots = other.spec.shape.cpus
-            yield _running(state, other, f"{slots} CPU slot{'s' * (slots > 1)}")
+            yield _running(state, job, other, f"{slots} CPU slot{'s' * (slots > 1)}")
 
 
 def _first_to_end(state: State, keys: set[JobKey], at: Moment) -> list[Job]:
@@ -180,9 +226,14 @@ def _first_to_end(state: State, keys: set[JobKey], at: Moment) -> list[Job]:
     return [state.running[key] for _, key in ends[:MOST_NAMED]]
 
 
-def _running(state: State, job: Job, what: str) -> Blocker:
-    assumed_s = state.running.assumed_s(job)
-    return Blocker("Running", f"job {job.label} has {what}", assumed_s=assumed_s or msgspec.UNSET)
+def _running(state: State, job: Job, holder: Job, what: str) -> Blocker:
+    """The blocker of `job` that `holder` is, which has the resources `what`."""
+    return Blocker(
+        "Running",
+        f"job {holder.label} has {what}",
+        assumed_s=state.running.assumed_s(holder) or msgspec.UNSET,
+        user=holder.user if holder.uid != job.uid else msgspec.UNSET,
+    )
 
 
 # ---------------------------------------------------------------- alternatives

@@ -126,10 +126,11 @@ class Viewer:
         return ((self.redact_job(job), self.redact_blocker(why)) for job, why in entries)
 
     def redact_blocker(self, why: Blocker | None) -> Blocker | None:
-        """The blocker of a waiting job, without ids of hidden jobs."""
+        """The blocker of a waiting job, without ids and users of hidden jobs."""
         if why is None or self.sees_names:
             return why
-        return msgspec.structs.replace(why, detail=self.redact_text(why.detail))
+        user = why.user if why.user == self.user else msgspec.UNSET
+        return msgspec.structs.replace(why, detail=self.redact_text(why.detail), user=user)
 
     def redact_user(self, user: str) -> str:
         """A user name, or a placeholder if it is hidden from the caller."""
