@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 from gflow.core.state.state import PART
-from tests.harness import Box
+from tests.harness import Box, wait_until
+from tests.process.test_gqueue import Terminal
 
 # More than one part, and more than one slice of an answer.
 MANY = 250
@@ -107,3 +109,25 @@ def test_more_links_than_allowed_are_refused_at_once(daemon: Box) -> None:
     assert len(lines) == 52
     assert daemon.ok("gcancel", str(parents)) == f"Job {parents} cancelled.\n"
     assert {job["state"] for job in daemon.jobs().values()} == {"Cancelled"}
+
+
+def test_hold_and_release_of_a_sweep_leave_its_running_jobs(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    try:
+        box.up("--simulate-gpus", "2x80G", "--cpus", "8")
+        box.ok("gbatch", "--gpus", "1", "--param", "x=1:24", "sleep", "600")
+        wait_until(lambda: box.job(2)["state"] == "Running")
+        held = box.ok("gjob", "hold", "g1")
+        assert held.startswith("Job 1 is running.\nJob 2 is running.\nJob 3 held.\n")
+        assert held.count("held.\n") == 22
+        assert {box.job(number)["state"] for number in (3, 24)} == {"Hold"}
+        assert "24 jobs: 2 running, 22 held.\r\n" in Terminal(box, "gjob", "hold", "g1").all()
+        assert box.ok("gjob", "release", "g1").count("released.\n") == 22
+        refused = box.run("gjob", "hold", "1,2")
+        assert refused.returncode == 1
+        assert "none of these jobs waits: 2 run, 0 have ended" in refused.stderr
+        refused = box.run("gjob", "hold", "1")
+        assert "job 1 is running, and only a waiting job can be held" in refused.stderr
+        assert "24 jobs: 2 being stopped, 22 cancelled.\r\n" in Terminal(box, "gcancel", "--now", "g1").all()
+    finally:
+        box.clean_up()

@@ -69,7 +69,7 @@ def run(words: list[str]) -> int:
     }
     if body["dry_run"] and "json" not in values and sys.stdout.isatty():
         return _show_preview(hot_path.dumps(body).encode())
-    return http.show_answer("POST", "/jobs/cancel", hot_path.dumps(body).encode(), as_json="json" in values)
+    return http.show_changes("/jobs/cancel", hot_path.dumps(body).encode(), as_json="json" in values)
 
 
 def _show_preview(body: bytes) -> int:
@@ -97,4 +97,4 @@ def _signal(values: dict[str, Any], selected: dict[str, Any]) -> int:
         if name in values:
             refuse(f"--{name} is for cancelling, and --signal cancels no job")
     body = hot_path.dumps({**selected, "signal": values["signal"]}).encode()
-    return http.show_answer("POST", "/jobs/signal", body, as_json="json" in values)
+    return http.show_changes("/jobs/signal", body, as_json="json" in values)

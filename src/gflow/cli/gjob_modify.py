@@ -74,5 +74,4 @@ def _script(path: str) -> bytes:
 
 
 def _change(verb: str, values: dict[str, Any], body: dict[str, Any]) -> int:
-    as_json = "json" in values
-    return http.show_answer("POST", f"/jobs/{verb}", json.dumps(body).encode(), as_json=as_json)
+    return http.show_changes(f"/jobs/{verb}", json.dumps(body).encode(), as_json="json" in values)

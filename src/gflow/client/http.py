@@ -49,6 +49,32 @@ def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: 
     return 0
 
 
+# A terminal gets one line instead of more lines than this, each about one job.
+MOST_LINES = 20
+
+
+def show_changes(path: str, body: bytes, *, as_json: bool) -> int:
+    """Post a change of jobs and print the answer, which on a terminal is one line for many jobs."""
+    accept = "application/json" if as_json else "text/plain"
+    content = ask("POST", path, body, accept, {})
+    sys.stdout.flush()
+    is_long = not as_json and content.count(b"\n") > MOST_LINES and sys.stdout.isatty()
+    hot_path.write(1, json_line(content) if as_json else _sum_up(content) if is_long else content)
+    return 0
+
+
+def _sum_up(content: bytes) -> bytes:
+    """How many of the lines `Job 42 held.` say the same, as one line; unchanged if they are others."""
+    counts: dict[str, int] = {}
+    lines = content.decode().splitlines()
+    for line in lines:
+        if not line.startswith("Job "):
+            return content
+        words = line.split(" ", 2)[2].removesuffix(".").removeprefix("is ")
+        counts[words] = counts.get(words, 0) + 1
+    return f"{len(lines)} jobs: {', '.join(f'{n} {words}' for words, n in counts.items())}.\n".encode()
+
+
 def json_line(content: bytes) -> bytes:
     """JSON to print, with control characters escaped: names chosen by other users reach the terminal."""
     from gflow.errors import clean_json

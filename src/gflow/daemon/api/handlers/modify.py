@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Mapping
 from signal import Signals
+from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -64,6 +64,7 @@ from gflow.wire.update import Change, describe_update
 Row = tuple[JobKey, Verdict, list[JobKey]]
 # Final jobs looked up in the database in one slice.
 TOGETHER = 100
+NO_WORDS: Mapping[JobKey, str] = MappingProxyType({})
 
 
 async def cancel(request: Request) -> Response:
@@ -266,24 +267,26 @@ async def hold(request: Request) -> Response:
     """Hold waiting jobs: they do not start until they are released."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
-    keys = await _active_keys(context, request, wanted.jobs)
-    await _apply(request, BulkAction(Hold, uid, origin, is_operator=may_change_others_jobs(request)), keys)
-    return await _answer_changed(request, keys, "held")
+    keys = await all_keys_of(context, request, wanted.jobs)
+    bulk = BulkAction(Hold, uid, origin, is_operator=may_change_others_jobs(request))
+    others = await _apply_to_waiting(request, bulk, keys)
+    return await _answer_changed(request, keys, "held", others)
 
 
 async def release(request: Request) -> Response:
     """Release held jobs, optionally not before a given time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
-    keys = await _active_keys(context, request, wanted.jobs)
-    begin_at, not_held = wanted.begin_time(), set[JobKey]()
+    keys = await all_keys_of(context, request, wanted.jobs)
+    begin_at, not_held = wanted.begin_time(), dict[JobKey, str]()
     if begin_at is None:
         async for some in in_slices(keys):
             jobs = context.loop.state.jobs
-            not_held.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
+            found = (key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
+            not_held |= dict.fromkeys(found, "was not held")
     bulk = BulkAction(Release, uid, origin, is_operator=may_change_others_jobs(request), begin_at=begin_at)
-    await _apply(request, bulk, keys)
-    return await _answer_changed(request, keys, "released", not_held)
+    others = await _apply_to_waiting(request, bulk, keys)
+    return await _answer_changed(request, keys, "released", not_held | others)
 
 
 async def update(request: Request) -> Response:
@@ -361,19 +364,58 @@ async def _active_keys(context: Context, request: Request, texts: list[str]) -> 
         check(request, jobs)
         for job in jobs:
             if job.is_final:
-                raise Refused(
-                    f"job {job.label} is over: {job.state.value}",
-                    hint=f"gjob redo {job.label} does it again",
-                )
+                raise _over(job)
     return keys
 
 
+def _over(job: Job) -> Refused:
+    """The error for a job that has ended."""
+    return Refused(f"job {job.label} is over: {job.state.value}", hint=f"gjob redo {job.label} does it again")
+
+
+async def _not_waiting(request: Request, keys: list[JobKey]) -> dict[JobKey, str]:
+    """Of jobs that the caller may change, those that run or have ended, with their state in words.
+
+    Raises if there are several jobs and none waits, or if the only one has ended. The engine refuses a single
+    job that runs.
+    """
+    context, found, runs = context_of(request), dict[JobKey, str](), 0
+    async for some in in_slices(keys, TOGETHER):
+        jobs = [existing_job(context, key) for key in some]
+        check(request, jobs)
+        for job in jobs:
+            if job.is_final:
+                found[job.key] = f"is already {job.state.value}"
+            elif job.state is JobState.RUNNING and len(keys) > 1:
+                found[job.key] = "is running"
+                runs += 1
+    if len(keys) == 1 and found:
+        raise _over(existing_job(context, keys[0]))
+    if len(found) == len(keys):
+        raise Refused(f"none of these jobs waits: {runs} run, {len(keys) - runs} have ended")
+    return found
+
+
+async def _apply_to_waiting(request: Request, bulk: BulkAction, keys: list[JobKey]) -> dict[JobKey, str]:
+    """Apply a change to those of several jobs that wait; return the others (`_not_waiting`)."""
+    others = await _not_waiting(request, keys)
+    while True:
+        try:
+            await _apply(request, bulk, [key for key in keys if key not in others])
+        except Refused:
+            before, others = others, await _not_waiting(request, keys)
+            if others == before:
+                raise
+        else:
+            return others
+
+
 async def _answer_changed(
-    request: Request, keys: list[JobKey], how: str, unless: AbstractSet[JobKey] = frozenset()
+    request: Request, keys: list[JobKey], how: str, unless: Mapping[JobKey, str] = NO_WORDS
 ) -> Response:
-    """Answer with the changed jobs. `unless`: jobs that were not held."""
+    """Answer with these jobs. `unless`: words for those that were not changed."""
     return await answer_jobs(
         request,
         keys,
-        lambda some: (f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in some),
+        lambda some: (f"Job {label(key)} {unless.get(key, how)}.\n" for key in some),
     )
