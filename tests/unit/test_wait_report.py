@@ -69,6 +69,7 @@ def test_group_at_its_cap_says_how_many_run() -> None:
     machine = two_gpus()
     machine.submit(count=3, group=1, max_concurrent=1)
     assert "JobArrayTaskLimit: 1 job of its group is running, and the limit is 1" in page(machine, 2)
+    assert "Backfill" not in page(machine, 2), "it gets no start reservation"
 
 
 def test_begin_time_is_given_in_words() -> None:

@@ -67,12 +67,14 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
         overflows_at = None if job.overflows_at is None else at.to_wall(job.overflows_at)
         return WaitReport(blockers, None, [], overflows_at=overflows_at, never=never)
     start = query.start()
+    # A job at a limit gets no start reservation.
+    due = None if _is_at_limit(state, job) else reservation_due_at(state, job, at)
     return WaitReport(
         blockers,
         start and Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start))),
         list(_alternatives(state, job, at)),
         overflows_at=None if job.overflows_at is None else at.to_wall(job.overflows_at),
-        promised_at=None if (due := reservation_due_at(state, job, at)) is None else at.to_wall(due),
+        promised_at=None if due is None else at.to_wall(due),
     )
 
 
@@ -81,6 +83,11 @@ def why_never(state: State, job: Job) -> str:
     if state.accounting.never_within_quota(job.user, job.spec, state.policy):
         return "under the current quota"
     return "on this machine as it is" if why_impossible(state, job.spec.shape) else ""
+
+
+def _is_at_limit(state: State, job: Job) -> bool:
+    """Whether the cap of its group or a quota keeps the job from starting now."""
+    return state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
 
 
 def may_begin_at(job: Job, at: Moment) -> float:
@@ -168,8 +175,7 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         yield lacks
     if lacks_gpus:
         yield from _restricted(state, shape)
-    is_at_limit = state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
-    if shape.gpus and (lacks_gpus or not is_at_limit):
+    if shape.gpus and (lacks_gpus or not _is_at_limit(state, job)):
         holders = _gpu_holders(state, shape)
         for other in _first_to_end(state, holders, at):
             yield _running(state, job, other, f"GPU {','.join(map(str, other.gpu_ids))}")
@@ -241,7 +247,7 @@ def _running(state: State, job: Job, holder: Job, what: str) -> Blocker:
 
 def _alternatives(state: State, job: Job, at: Moment) -> Iterator[Change]:
     """Changes with which the job would start now."""
-    if state.machine.is_drained or state.is_capped(job) or state.accounting.over_quota(job, state.policy):
+    if state.machine.is_drained or _is_at_limit(state, job):
         return
     shape, barred = job.spec.shape, state.reserved.barred(job, at.wall)
     for gpus in range(shape.gpus - 1, 0, -1):
