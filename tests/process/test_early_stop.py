@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 from tests.harness import Box
+from tests.process.test_gqueue import Terminal
 
 # Reports its loss at one step, then ends or waits to be stopped. A loss of 2.5 waits for a file first.
 TRAINS = """
@@ -57,6 +59,9 @@ def test_values_of_siblings_survive_a_restart(daemon: Box) -> None:
     ends = [line.removesuffix("gflow").strip() for line in history if "group ended" in line]
     assert len(ends) == 1 and "group g1: 4 finished, 1 stopped early in " in ends[0], ends
     assert ends[0].endswith("best loss 1 (job 1)")
+    assert "Jobs: 5 (4 finished, 1 stopped early)" in re.sub(" +", " ", daemon.ok("gjob", "show", "g1"))
+    daemon.ok("gjob", "wait", "g1")
+    assert "4 finished, 1 stopped early (gjob show g1)\r\n" in Terminal(daemon, "gjob", "wait", "g1").all()
 
 
 def test_bad_rule_is_refused_in_one_sentence(daemon: Box) -> None:

@@ -131,7 +131,8 @@ def test_figures_in_json(swept: Box) -> None:
     assert status == 200 and None not in left.values()
     assert group == {
         "id": "g2", "name": "x{x}", "total": 5, "progress": 0.7, "finished_at": None, "metric": "loss",
-        "counts": {"running": 1, "waiting": 1, "held": 0, "finished": 2, "failed": 1, "cancelled": 0},
+        "counts": {"running": 1, "waiting": 1, "held": 0, "finished": 2, "failed": 1, "cancelled": 0,
+                   "stopped_early": 0},
         "best": {"id": 2, "state": "Finished", "value": 4.0, "parameters": {"x": "2"}},
         "worst": {"id": 5, "state": "Running", "value": 12.0, "parameters": {"x": "6"}},
         "parameters": {"x": ["2", "3", "4", "6", "8"]},

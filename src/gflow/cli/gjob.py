@@ -286,7 +286,7 @@ def _usage(values: Values, jobs: list[str]) -> int:
 
 
 def _wait(values: Values, jobs: list[str]) -> int:
-    from gflow.client.wait import wait_for_all
+    from gflow.client.wait import count_ends, wait_for_all
 
     names = (
         [str(job["id"]) for job in http.get(http.job_path(",".join(jobs)))["jobs"]]
@@ -300,6 +300,8 @@ def _wait(values: Values, jobs: list[str]) -> int:
         raise _late(str(error), values["timeout"]) from None
     if "json" in values:
         hot_path.write(1, http.json_line(hot_path.dumps({"jobs": final, "total": len(final)}).encode()))
+    elif on_count is not None and len(final) > 1:
+        sys.stderr.write(f"{count_ends(final)} (gjob show {','.join(jobs)})\n")
     return code
 
 

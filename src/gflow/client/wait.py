@@ -11,6 +11,7 @@ from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 from gflow.job_states import JobState
 
+_WORDS = {JobState.TIMEOUT.value: "timed out"}
 CODES = {state.value: state.row.exit_code for state in JobState if state.row.exit_code is not None}
 
 
@@ -46,6 +47,7 @@ def wait_for_all(
 ) -> tuple[list[dict[str, Any]], int]:
     """Wait for all jobs, in this order; return them and the highest exit code.
 
+    A job that a rule stopped early counts as successful.
     `on_count` gets the number of jobs that have been waited for, and that of all. Raises TimeoutError after
     `timeout` seconds.
     """
@@ -57,7 +59,21 @@ def wait_for_all(
         final.append(wait_for(job, None if end is None else max(0.0, end - time.monotonic())))
     if on_count is not None:
         on_count(len(final), len(jobs))
-    return final, max(map(exit_code_of, final), default=0)
+    return final, max((exit_code_of(job) for job in final if not is_stopped_early(job)), default=0)
+
+
+def is_stopped_early(job: dict[str, Any]) -> bool:
+    """Whether a rule (`--stop-when`) stopped this job."""
+    return job["state"] == JobState.CANCELLED.value and (job["reason"] or "").startswith("StoppedEarly")
+
+
+def count_ends(jobs: list[dict[str, Any]]) -> str:
+    """How jobs ended, in words: `192 finished, 8 failed`."""
+    counts: dict[str, int] = dict.fromkeys((JobState.FINISHED.value.lower(),), 0)
+    for job in jobs:
+        word = "stopped early" if is_stopped_early(job) else _WORDS.get(job["state"], job["state"].lower())
+        counts[word] = counts.get(word, 0) + 1
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def describe_end(job: dict[str, Any]) -> str:

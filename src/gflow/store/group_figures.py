@@ -12,6 +12,7 @@ from gflow.core.ids import TASK_BITS, JobKey, job_key
 from gflow.core.model import FINAL, Job, JobState
 from gflow.core.queries.group_summary import COUNTED, GroupTally
 from gflow.core.queries.job_filter import merge_spans
+from gflow.core.reasons import ReasonKind
 from gflow.store.bulk import STEP
 from gflow.store.reader import Reader
 from gflow.store.rows import SELECT
@@ -99,10 +100,11 @@ def _ends(spans: Sequence[Sequence[int]]) -> list[int]:
 
 def _read_tallies(reader: Reader, own: str, where: str, values: list[int]) -> dict[int, GroupTally]:
     """The sums over these jobs, by the value of the SQL expression `own`."""
-    sums = "count(*), min(started_at), max(finished_at), total(ran_s), max(key)"
+    is_early = f"sum(reason LIKE '{ReasonKind.STOPPED_EARLY.value}:%')"
+    sums = f"count(*), min(started_at), max(finished_at), total(ran_s), max(key), {is_early}"
     found: dict[int, GroupTally] = {}
     sql = f"SELECT {own} AS own, state, {sums} FROM jobs WHERE {where} GROUP BY own, state"
-    for group, state, count, started_at, finished_at, ran_s, last in reader.rows(sql, values):
+    for group, state, count, started_at, finished_at, ran_s, last, early in reader.rows(sql, values):
         found.setdefault(group, GroupTally()).add(
             GroupTally(
                 states={_STATES[state]: count},
@@ -110,6 +112,7 @@ def _read_tallies(reader: Reader, own: str, where: str, values: list[int]) -> di
                 finished_at=finished_at,
                 ran_s=ran_s if _STATES[state] is JobState.FINISHED else 0.0,
                 last=last,
+                stopped_early=early if _STATES[state] is JobState.CANCELLED else 0,
             )
         )
     return found

@@ -37,8 +37,11 @@ def tasks_page(group: GroupAnswer, now: float) -> str:
 
 
 def spell_counts(counts: GroupCounts) -> str:
-    """Counts by state: `12 running, 150 waiting, 8 failed`."""
-    return ", ".join(f"{getattr(counts, name)} {name}" for name, _ in COUNTS if getattr(counts, name))
+    """Counts by state: `12 running, 150 waiting, 8 failed, 3 stopped early`."""
+    found = {name: getattr(counts, name) for name, _ in COUNTS}
+    found["cancelled"] -= counts.stopped_early
+    found["stopped early"] = counts.stopped_early
+    return ", ".join(f"{count} {name}" for name, count in found.items() if count)
 
 
 def rows_note(group: GroupAnswer, shown: int, total: int) -> str:

@@ -36,6 +36,8 @@ class GroupTally(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     # Key of the last job.
     last: int = 0
+    # How many of the cancelled jobs a rule stopped early.
+    stopped_early: int = 0
 
     def add(self, other: GroupTally) -> None:
         """Add the sums over other jobs of the same group."""
@@ -45,6 +47,7 @@ class GroupTally(msgspec.Struct, kw_only=True):
         self.finished_at = max(filter(None, (self.finished_at, other.finished_at)), default=None)
         self.ran_s += other.ran_s
         self.last = max(self.last, other.last)
+        self.stopped_early += other.stopped_early
 
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
+    # Those of the cancelled jobs that a rule stopped early.
+    stopped_early: int = 0
 
     @property
     def ended(self) -> int:
@@ -107,7 +112,7 @@ def summarise(
     tally: GroupTally, running: Sequence[Job], now: Moment, estimated_s: float | None
 ) -> GroupSummary:
     """The figures of a group. `estimated_s`: the engine's runtime estimate for one of its jobs."""
-    counts = count_states(tally.states)
+    counts = msgspec.structs.replace(count_states(tally.states), stopped_early=tally.stopped_early)
     length_s = usual_length(tally, running, now, estimated_s)
     is_active = counts.ended < counts.total
     return GroupSummary(
