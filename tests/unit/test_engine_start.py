@@ -281,7 +281,7 @@ def test_child_of_failed_parent_is_refused_unless_it_may_wait():
     machine.ends(1, code=1)
     error = machine.refusal(machine.submit, depends_on=[1])
     assert error.message == "job 1 ended Failed: a job that depends on it would never start"
-    assert "--no-auto-cancel" in spell_hint(error)
+    assert "--depends-on-end starts it after any end; gjob redo 1 --cascade" in spell_hint(error)
     machine.submit(depends_on=[1], no_auto_cancel=True)
     assert machine.stands(2) == "Queued (Dependency: job 1 did not succeed)"
 

@@ -22,7 +22,7 @@ HINTS = {
     "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it anyway",
     "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it anyway",
     "queue_over_quota": "see gctl quota list; --allow-unsatisfiable queues it anyway",
-    "queue_broken": "--no-auto-cancel queues it anyway",
+    "queue_broken": "--depends-on-end starts it after any end; gjob redo {job} --cascade repeats that job",
     "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it anyway",
     "job_ids": ("jobs are named 42, 42_3, 5-9, g42 (a group) or @; by name: gqueue -N NAME, gcancel -n NAME"),
     "share_parents": (

@@ -32,7 +32,6 @@ from gflow.errors import Hint, NotFound, Refused
 MOST_BYTES = 256 << 20
 # Dependency links (pairs of job and parent) that the active jobs of one user may have.
 MOST_LINKS = 100_000
-QUEUE_BROKEN = Hint("queue_broken", "no_auto_cancel=True queues it anyway")
 REDO_BROKEN = Hint("redo_broken", "clear_deps=True does it without; no_auto_cancel=True queues it anyway")
 
 
@@ -306,9 +305,16 @@ def check_parents(
         raise Refused(
             f"job {label(wait.broken)} ended {ended.value if ended else ''}: a job that depends on "
             f"{'its failure' if ended is JobState.FINISHED else 'it'} would never start",
-            hint=REDO_BROKEN if spec.redone_from else QUEUE_BROKEN,
+            hint=REDO_BROKEN if spec.redone_from else _queue_broken(wait.broken),
         )
     return None if wait.is_over else wait
+
+
+def _queue_broken(parent: JobKey) -> Hint:
+    """What to do instead of depending on a job that has failed."""
+    job = label(parent)
+    text = f"depends_on_end starts it after any end; redo job {job} with cascade=True to repeat that one"
+    return Hint("queue_broken", text, job=job)
 
 
 def _is_submitted_before(state: State, specs: Sequence[Spec], before: int, key: JobKey) -> bool:
