@@ -322,6 +322,8 @@ def test_an_empty_queue_says_where_ended_jobs_are(box: Box) -> None:
     assert Terminal(box, "gqueue").all() == "no active jobs; jobs that have ended: gqueue -a\r\n"
     box.finished(box.submit("true"))
     assert Terminal(box, "gqueue").all() == "no active jobs; 1 ended today: gqueue -a\r\n"
+    box.finished(box.submit("false"))
+    assert Terminal(box, "gqueue").all() == "no active jobs; 2 ended today, 1 failed: gqueue -a\r\n"
     assert box.ok("gqueue").startswith("JOBID") and "no active" not in box.ok("gqueue")
 
 

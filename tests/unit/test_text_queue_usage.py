@@ -40,3 +40,4 @@ def test_the_last_line():
     assert totals_line(3, 12, 8, 4) == "3 running, 12 waiting; 4 of 8 GPUs in use\n"
     assert totals_line(0, 1, 0, 0) == "0 running, 1 waiting\n"
     assert nothing_active(3) == "no active jobs; 3 ended today: gqueue -a\n"
+    assert nothing_active(3, 1) == "no active jobs; 3 ended today, 1 failed: gqueue -a\n"

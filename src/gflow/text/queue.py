@@ -283,9 +283,10 @@ def totals_line(running: int, waiting: int, gpus: int, gpus_used: int) -> str:
     return f"{running} running, {waiting} waiting{used}\n"
 
 
-def nothing_active(ended_today: int) -> str:
+def nothing_active(ended_today: int, failed_today: int = 0) -> str:
     """What an empty queue says on a terminal."""
     ended = f"{ended_today} ended today" if ended_today else "jobs that have ended"
+    ended += f", {failed_today} failed" if failed_today else ""
     return f"no active jobs; {ended}: gqueue -a\n"
 
 

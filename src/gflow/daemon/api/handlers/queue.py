@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from gflow.core.forecast.wait_report import why_never
 from gflow.core.ids import JobKey
-from gflow.core.model import FINAL, Moment
+from gflow.core.model import FINAL, JobState, Moment
 from gflow.core.queries.job_filter import EVERY_USER, Filter
 from gflow.core.state.state import State
 from gflow.daemon.api.group_search import collapse
@@ -35,6 +35,7 @@ from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
 from gflow.errors import UsageError, unknown
+from gflow.job_states import FAILED_NAMES
 from gflow.options.times import parse_since
 from gflow.store.samples import usage_of_jobs
 from gflow.text.queue import (
@@ -56,6 +57,7 @@ LARGE = 1 << 18
 # Jobs that a terminal shows of all those that have ended, unless --limit says otherwise.
 LATEST = 20
 ALL_FORMS = FORMS | RESULT_FORMS
+_FAILED = frozenset(map(JobState, FAILED_NAMES))
 
 
 async def list_jobs(request: Request) -> Response:
@@ -159,9 +161,11 @@ async def _with_totals(request: Request, pieces: AsyncIterator[str], *, is_empty
         totals = totals_line(*count_jobs(context.loop.state), len(machine.gpus), len(machine.holders))
         return _concat(pieces, _only(totals))
     midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0).timestamp()
-    ended = Filter(states=FINAL, since=midnight)
-    count = await context.threads.read(viewer.uid, context.store.reader, lambda reader: reader.count(ended))
-    return _only(nothing_active(count))
+    filters = [Filter(states=states, since=midnight) for states in (FINAL, _FAILED)]
+    ended, failed = await context.threads.read(
+        viewer.uid, context.store.reader, lambda reader: [reader.count(one) for one in filters]
+    )
+    return _only(nothing_active(ended, failed))
 
 
 def count_jobs(state: State) -> tuple[int, int]:
