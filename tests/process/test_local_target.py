@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,10 +91,41 @@ def test_limits_of_the_submitter_reach_the_job(daemon: Box) -> None:
 
 def test_a_warning_comes_before_the_limit(daemon: Box) -> None:
     line = "trap 'echo warned' USR1; trap 'echo stopped; exit' TERM; for i in $(seq 100); do sleep 0.05; done"
-    job = daemon.submit("--time", "0:02", "--signal", "USR1@1", line)
+    job = daemon.submit("--time", "0:02", "--signal", "B:USR1@1", line)
     assert daemon.finished(job)["state"] == "Timeout"
     said = [word for word in daemon.text_of(job).split() if word in ("warned", "stopped")]
     assert said == ["warned", "stopped"]  # between them bash tells how its sleeping children died
+
+
+SAVING = """import signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(0.2)
+    sys.exit(print("saved"))
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_spares_the_batch_shell_or_reaches_only_it(daemon: Box) -> None:
+    (daemon.work / "saving.py").write_text(SAVING)
+    os.mkfifo(daemon.work / "fifo")
+    programs = daemon.submit(f"{sys.executable} saving.py; echo shell")
+    alone = daemon.submit(f"exec {sys.executable} saving.py")
+    shell = daemon.submit("trap 'echo trapped' USR1; (echo ready; exec sleep 0.6); echo $?")
+    plain = daemon.submit("bash", "-c", "echo ready; read < fifo")
+    jobs = [str(job) for job in (programs, alone, shell, plain)]
+    wait_until(lambda: all("ready" in daemon.text_of(int(job)) for job in jobs))
+    daemon.ok("gcancel", "--signal", "USR1", "--batch", str(shell))
+    daemon.ok("gcancel", "--signal", "USR1", str(programs), str(alone), str(plain))
+    ends = [daemon.finished(int(job))["signal"] for job in jobs]
+    assert ends == [None, None, None, 10]
+    assert [daemon.text_of(int(job)).split() for job in jobs[:3]] == [
+        ["ready", "saving", "saved", "shell"],
+        ["ready", "saving", "saved"],
+        ["ready", "trapped", "0"],
+    ]
 
 
 def test_a_stop_file_appears(daemon: Box) -> None:

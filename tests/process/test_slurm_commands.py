@@ -26,7 +26,7 @@ def test_a_day_with_the_commands_of_slurm(daemon: Box) -> None:
         "PD",
     ]
     assert slurm(daemon, "squeue", "-lhu", "nobody") == ""
-    assert slurm(daemon, "scancel", "-s", "USR1", "-n", "train") == "Job 1 got SIGUSR1.\n"
+    assert slurm(daemon, "scancel", "-b", "-s", "USR1", "-n", "train") == "Job 1 got SIGUSR1.\n"
     assert daemon.finished(1)["exit_code"] == 7
     assert "got it" in daemon.text_of(1)
     fields = ("--format", "JobID,JobName%30,State,ExitCode", "-P")
@@ -90,7 +90,7 @@ def test_a_signal_to_a_job(daemon: Box) -> None:
     assert done.returncode == 1 and f"job {held} is not running: Hold" in done.stderr
     done = daemon.run("gcancel", "--now", "--signal", "USR1", str(job))
     assert done.returncode == 2 and "--signal cancels no job" in done.stderr
-    assert daemon.ok("gcancel", "--signal", "10", str(job), str(held)).splitlines() == [
+    assert daemon.ok("gcancel", "--signal", "10", "-b", str(job), str(held)).splitlines() == [
         f"Job {job} got SIGUSR1.",
         f"Job {held} is not running.",
     ]

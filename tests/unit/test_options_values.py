@@ -115,6 +115,8 @@ def test_client_values_read_back_in_the_daemon(option):
         ("usr2", (12, 60)),
         ("10@5", (10, 5)),
         ([10, 5], (10, 5)),
+        ("B:USR1@60", (-10, 60)),
+        ([-10, 5], (-10, 5)),
     ],
 )
 def test_warnings_are_a_signal_and_how_long_before(text, warning):

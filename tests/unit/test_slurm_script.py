@@ -97,6 +97,7 @@ def test_bash_accepts_the_scripts(name):
         ({"qos": "high", "constraint": "h100&ib"}, ["--qos=high", "--constraint=h100&ib"]),
         ({"reservation": "course", "exclusive": True}, ["--reservation=course", "--exclusive"]),
         ({"warning": (10, 60)}, ["--signal=B:10@60"]),
+        ({"warning": (-10, 60)}, ["--signal=B:10@60"]),
         ({"slurm": ("--licenses=matlab:2", "--contiguous")}, ["--licenses=matlab:2", "--contiguous"]),
         ({"slurm": ("--mail-user=a b",)}, ['--mail-user="a b"']),
         ({"name": 'it\'s "x" #1'}, ['--job-name="it\'s \\"x\\" #1"']),

@@ -58,6 +58,8 @@ def run(words: list[str]) -> int:
         )
     if "all" in jobs:
         refuse("'all' is not a job id", "gcancel --all cancels all your jobs")
+    if "batch" in values and "signal" not in values:
+        refuse("--batch is for --signal", "gcancel --signal USR1 --batch 42")
     if "signal" in values:
         return _signal(values, {"jobs": jobs, "all": "all" in values, **filters})
     body = {
@@ -96,5 +98,6 @@ def _signal(values: dict[str, Any], selected: dict[str, Any]) -> int:
     for name in ("now", "dry-run"):
         if name in values:
             refuse(f"--{name} is for cancelling, and --signal cancels no job")
-    body = hot_path.dumps({**selected, "signal": values["signal"]}).encode()
+    wanted = selected | {"signal": values["signal"], "batch": "batch" in values}
+    body = hot_path.dumps(wanted).encode()
     return http.show_changes("/jobs/signal", body, as_json="json" in values)

@@ -138,7 +138,10 @@ class Withdraw(Effect, frozen=True, gc=False):
 
 
 class Warn(Effect, frozen=True, gc=False):
-    """Send this signal to the job: its time limit is near, or a user asked for it."""
+    """Send this signal to the job: its time limit is near, or a user asked for it.
+
+    A negative number: only to the job's first process.
+    """
 
     key: JobKey
     attempt: int

@@ -106,7 +106,7 @@ class Cancel(UserAction, frozen=True, kw_only=True):
 
 
 class SendSignal(UserAction, frozen=True, kw_only=True):
-    """Send a signal to the running jobs among these."""
+    """Send a signal to the running jobs among these. A negative number: only to their first processes."""
 
     number: int
     # Its name, for the audit log.

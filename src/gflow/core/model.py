@@ -94,7 +94,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     # Whether it may be preempted.
     preemptible: bool = False
     grace_s: int = 30
-    # (signal, seconds before the limit); (0, 0): no warning.
+    # (signal, seconds before the limit); (0, 0): no warning; a negative signal: only to the first process.
     warning: tuple[int, int] = (0, 0)
     # Patterns of log files; empty: the default path, and stderr goes with stdout.
     output: str = ""

@@ -185,9 +185,12 @@ class Job:
         """Cancel the job: TERM, its grace time, KILL; `now` kills it immediately."""
         http.post("/jobs/cancel", {"jobs": [self.id], "now": now})
 
-    def signal(self, name: str | int) -> None:
-        """Send a signal to the running job, without ending it: `job.signal("USR1")`."""
-        http.post("/jobs/signal", {"jobs": [self.id], "signal": name})
+    def signal(self, name: str | int, *, batch: bool = False) -> None:
+        """Send a signal to the running job, without ending it: `job.signal("USR1")`.
+
+        With `batch` only the job's first process gets it.
+        """
+        http.post("/jobs/signal", {"jobs": [self.id], "signal": name, "batch": batch})
 
     def hold(self) -> None:
         http.post("/jobs/hold", {"jobs": [self.id]})

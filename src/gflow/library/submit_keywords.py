@@ -168,7 +168,9 @@ class SubmitKeywords(TypedDict, total=False):
     looks in DIR.
     """
     signal: str | None
-    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes."""
+    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes;
+    the programs of the job get it, its batch shell does not; B:USR1@60: only that shell.
+    """
     grace: int | str | None
     """Time between TERM and KILL when the job is stopped: 90 (seconds) or 5m (default 30)."""
     venv: Path | None
@@ -345,7 +347,9 @@ class RedoKeywords(TypedDict, total=False):
     looks in DIR.
     """
     signal: str | None
-    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes."""
+    """Send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes;
+    the programs of the job get it, its batch shell does not; B:USR1@60: only that shell.
+    """
     grace: int | str | None
     """Time between TERM and KILL when the job is stopped: 90 (seconds) or 5m (default 30)."""
     venv: Path | None

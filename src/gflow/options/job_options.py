@@ -424,7 +424,8 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             requires=("requeue or max-retries",), because="they are for further attempts of the job",
             shown="Resume arguments: {}", seen_by="owner", changes="remote", changed_by="owner"),
         JobOption("signal", "signal",
-            "send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 minutes",
+            "send a signal before the time limit: USR1@60 sends USR1 60 seconds before it, USR1@5m 5 "
+            "minutes; the programs of the job get it, its batch shell does not; B:USR1@60: only that shell",
             field="warning", metavar="SIG@S",
             shown="Warning: {}", seen_by="owner", changes="running", changed_by="owner"),
         JobOption("grace", "seconds",

@@ -162,22 +162,22 @@ def read_time(value: Any, option: Option) -> float:
 def read_signal(value: Any, option: Option) -> tuple[int, int]:
     """`USR1@60`: a signal by name or number, and how long before the end (60 s, 2m). Default 60.
 
-    Slurm's `B:` before it is skipped: the signal goes to all processes of the job.
+    With Slurm's `B:` before it the number is negative: only the job's first process gets the signal.
     """
     from gflow.options.durations import parse_duration  # only for options of this kind
 
     if isinstance(value, (list, tuple)):
         value = "@".join(map(str, value)) if len(value) == 2 else ""
-    name, _, seconds = (
-        value.upper().removeprefix("B:").partition("@") if isinstance(value, str) else ("", "", "")
-    )
+    text = value.upper() if isinstance(value, str) else ""
+    to_first = text.startswith(("B:", "-"))
+    name, _, seconds = text.removeprefix("B:").removeprefix("-").partition("@")
     number = SIGNALS.get(name.removeprefix("SIG"))
     if number is None and is_digits(name) and 1 <= int(name) <= 64:
         number = int(name)
     before_s = parse_duration(seconds or "60", 1)
     if number is None or before_s is None:
         refuse(f"--{option.name} does not understand {quote(value)}", "write USR1@60 (seconds) or TERM@2m")
-    return number, before_s
+    return -number if to_first else number, before_s
 
 
 def read_path(value: Any, option: Option) -> str:

@@ -84,7 +84,10 @@ class Target(Protocol):
         """
 
     def signal(self, run: Run, number: int) -> None:
-        """Send a signal to the job: a warning before its time limit, or one that a user asked for."""
+        """Send a signal to the job: a warning before its time limit, or one that a user asked for.
+
+        A negative number: only to the job's first process. Otherwise a batch shell does not get it.
+        """
 
     def terminal(self, run: Run) -> str:
         """The socket of the terminal of a run that has one."""

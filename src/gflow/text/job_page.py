@@ -157,8 +157,9 @@ def _spell_parents(keys: Sequence[JobKey]) -> str:
 
 
 def _warning(number: int, seconds: int) -> str:
-    name = signal.Signals(number).name.removeprefix("SIG") if number else ""
-    return f"{name} {clock(seconds)} before the time limit" if name else ""
+    name = signal.Signals(abs(number)).name.removeprefix("SIG") if number else ""
+    to = " to the batch shell" if number < 0 else ""
+    return f"{name}{to} {clock(seconds)} before the time limit" if name else ""
 
 
 def _tasks(job: Job) -> str:

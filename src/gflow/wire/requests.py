@@ -124,9 +124,13 @@ class CancelRequest(JobSelection, kw_only=True, forbid_unknown_fields=True):
 
 
 class SignalRequest(JobSelection, kw_only=True, forbid_unknown_fields=True):
-    """Running jobs, and the signal to send to them: `USR1`, `SIGUSR1` or `10`."""
+    """Running jobs, and the signal to send to them: `USR1`, `SIGUSR1` or `10`.
+
+    With `batch` only their first processes get it.
+    """
 
     signal: Text | int
+    batch: bool = False
 
     @property
     def number(self) -> int:

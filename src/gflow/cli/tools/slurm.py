@@ -18,7 +18,7 @@ SCANCEL = Known(
     values=("state", "user", "name", "jobname", "signal", "account"),
 )  # fmt: skip
 # Options that gcancel has too.
-CANCELLED_BY = ("me", "help", "user", "name", "jobname", "signal", "account")
+CANCELLED_BY = ("me", "help", "batch", "user", "name", "jobname", "signal", "account")
 GCANCEL = {"jobname": "name", "account": "project"}
 SINFO = Known(
     {"l": "long", "a": "all", "N": "Node", "e": "exact", "s": "summarize", "i": "iterate"},

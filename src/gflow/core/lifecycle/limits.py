@@ -29,7 +29,7 @@ def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
         job = state.jobs[key]
         job.reason = WARNED
         number, before_s = job.spec.warning
-        note = AddAuditEntry(key, "warned", f"signal {number}, {before_s} s before the limit")
+        note = AddAuditEntry(key, "warned", f"signal {abs(number)}, {before_s} s before the limit")
         effects += (Save(job), note, Warn(key, attempt, number))
 
 

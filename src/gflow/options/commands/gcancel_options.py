@@ -9,9 +9,10 @@ OPTIONS = (
     Option(
         "signal",
         "text",
-        "send this signal to running jobs instead of cancelling them: USR1, SIGUSR1, 10",
+        "send this signal to the programs of running jobs instead of cancelling them: USR1, SIGUSR1, 10",
         metavar="SIG",
     ),
+    Option("batch", "flag", "with --signal: only to the batch shell of a job, its first process", short="b"),
     Option("dry-run", "flag", "list the jobs and their dependents without cancelling them"),
     Option("all", "flag", "all your waiting and running jobs", short="a"),
     Option(

@@ -21,7 +21,7 @@ from gflow.targets.local.launch_epoch import launch_epoch
 from gflow.targets.local.launch_order import Places, exec_order, order_of
 from gflow.targets.local.orphans import kill_orphans, ticks
 from gflow.targets.local.protocol import to_fields
-from gflow.targets.local.shim.process_tree import send_group_of
+from gflow.targets.local.shim.process_tree import send_job
 from gflow.targets.local.shim_pool import Channel, Shims
 from gflow.targets.outcome import SHORTAGES, ShimEnd
 from gflow.targets.port import End, Ended, Launch, Run
@@ -192,7 +192,7 @@ class LocalTarget:
             self._stops[run] = now
 
     def signal(self, run: Run, number: int) -> None:
-        """Send a signal to the job's process group."""
+        """Send a signal to the job, without its batch shell; a negative one to its first process."""
         channel = self._busy.get(run)
         if channel is not None:
             self._send_request(channel, b"signal", run, number)
@@ -206,7 +206,7 @@ class LocalTarget:
             pidfd = run_record.open_pidfd(content.job)
             if pidfd is not None:
                 try:
-                    send_group_of(pidfd, number)
+                    send_job(pidfd, number)
                 finally:
                     os.close(pidfd)
 

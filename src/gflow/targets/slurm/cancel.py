@@ -59,7 +59,7 @@ def withdraw(tracker: Tracker, run: Run) -> None:
 def signal(tracker: Tracker, run: Run, number: int) -> None:
     tracked = tracker.tracked_runs.get(run.name)
     if tracked is not None and tracked.claim is not None:
-        tracker.slurm.cancel([tracked.claim.id], str(number))
+        tracker.slurm.cancel([tracked.claim.id], str(abs(number)), to_batch_only=number < 0)
 
 
 def stop_due(tracker: Tracker) -> None:

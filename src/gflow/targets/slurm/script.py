@@ -60,7 +60,7 @@ def directives(job: Job, inputs: ScriptInputs) -> list[str]:
         ("cpus-per-task", -(-(spec.cpus or 0) // (spec.ntasks_per_node or 1))),
         ("mem", f"{spec.memory_mib}M" if spec.memory_mib else ""),
         ("time", slurm_time(spec.time_limit_s)),
-        ("signal", f"B:{spec.warning[0]}@{spec.warning[1]}" if spec.warning[0] else ""),
+        ("signal", f"B:{abs(spec.warning[0])}@{spec.warning[1]}" if spec.warning[0] else ""),
         ("array", _array(job)),
         ("chdir", spec.cwd),
         # Messages of Slurm about candidates that lose a race do not belong in the job's log.

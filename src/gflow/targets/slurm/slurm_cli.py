@@ -139,9 +139,10 @@ class Slurm:
         )  # fmt: skip
         return parse_accounting(result.text, id) if result.ok else None
 
-    def cancel(self, ids: Sequence[str], signal: str = "") -> CommandResult:
-        """Cancel jobs, or send a signal to their batch shells and steps."""
-        words = ["scancel", *((f"--signal={signal}", "--full") if signal else ()), *ids]
+    def cancel(self, ids: Sequence[str], signal: str = "", *, to_batch_only: bool = False) -> CommandResult:
+        """Cancel jobs, or send a signal to their batch shells and steps, or only to the batch shells."""
+        reach = "--batch" if to_batch_only else "--full"
+        words = ["scancel", *((f"--signal={signal}", reach) if signal else ()), *ids]
         return self._run(words)
 
     def _run(

@@ -239,7 +239,8 @@ def asked_view(spec: Spec) -> dict[str, Any]:
         if name in asked:
             asked[name] = [key_label(key) for key in asked[name]]
     if asked.pop("signal", None) and spec.warning[0]:
-        asked["signal"] = "{}@{}".format(*spec.warning)
+        number, before_s = spec.warning
+        asked["signal"] = f"{'B:' * (number < 0)}{abs(number)}@{before_s}"
     if "param" in asked:
         asked["param"] = {name: [value] for name, value in spec.parameters}
     return asked

@@ -119,7 +119,12 @@ async def send_signal(request: Request) -> Response:
         part = tuple(targets[start : start + PART])
         command = EventCommand(
             lambda at, part=part: SendSignal(  # type: ignore[misc]
-                at=at, uid=uid, is_operator=may_change, keys=part, number=number, name=name
+                at=at,
+                uid=uid,
+                is_operator=may_change,
+                keys=part,
+                number=-number if wanted.batch else number,
+                name=name,
             ),
             origin,
         )

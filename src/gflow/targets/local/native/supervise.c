@@ -71,6 +71,59 @@ static void stop(Watch *watch, int how) {
     if (until < watch->kill_at) watch->kill_at = until;
 }
 
+/* Whether a process is a shell, by its program. process_tree.py has the same list. */
+static bool is_shell(pid_t pid) {
+    static const char *const shells[] = {"bash", "sh", "dash", "ash", "zsh", "ksh", "mksh", "ksh93", "fish", "tcsh", "csh", "busybox"};
+    char path[64], program[4096];
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    ssize_t size = readlink(path, program, sizeof program - 1);
+    if (size <= 0) return false;
+    program[size] = '\0';
+    char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : program;
+    name[strcspn(name, " ")] = '\0';                      /* "bash (deleted)" */
+    for (size_t i = 0; i < sizeof shells / sizeof *shells; i++)
+        if (!strcmp(name, shells[i])) return true;
+    return false;
+}
+
+/* Whether a process lives and belongs to this process group. */
+static bool is_member(int pid, pid_t group) {
+    char path[64], line[512], state = 'X';
+    int parent, found = -1;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    char *end = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return end && sscanf(end + 1, " %c %d %d", &state, &parent, &found) == 3 && found == group && !strchr("ZX", state);
+}
+
+/* Signal the job's process group without its first process, which is not reaped: the group's id is not reused. Whether
+ * any process got it. */
+static bool send_programs(const Watch *watch, int number) {
+    bool is_sent = false;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *entry; processes && (entry = readdir(processes));) {
+        int pid = atoi(entry->d_name);
+        if (pid <= 0 || pid == watch->pid || !is_member(pid, watch->pid)) continue;
+        int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (pidfd < 0) continue;
+        if (is_member(pid, watch->pid) && !syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0)) is_sent = true;
+        close(pidfd);
+    }
+    if (processes) closedir(processes);
+    return is_sent;
+}
+
+/* Signal the job; negative: only its first process. A batch shell does not get the signal, see process_tree.py. */
+static void send_job(const Watch *watch, int number) {
+    bool to_all = number == SIGKILL || number == SIGSTOP || number == SIGCONT;
+    if (number < 0)
+        kill(watch->pid, -number);
+    else if (to_all || !is_shell(watch->pid) || !send_programs(watch, number))
+        killpg(watch->pid, number);
+}
+
 /* Carry out a request. It may arrive right after the order of its job, or after the end of its job. */
 static void handle_request(Watch *watch, const Message *request) {
     if (request->count < 4 || strcmp(request->field[KEY].at, watch->order->field[KEY].at) ||
@@ -78,7 +131,7 @@ static void handle_request(Watch *watch, const Message *request) {
         return;
     int argument = atoi(request->field[3].at);
     if (is_kind(request, "stop")) stop(watch, argument);
-    if (is_kind(request, "signal")) killpg(watch->pid, argument);
+    if (is_kind(request, "signal")) send_job(watch, argument);
 }
 
 static void handle_requests(Watch *watch) {

@@ -20,6 +20,13 @@ from typing import NamedTuple
 # pidfd_send_signal() to the process group that the process leads; Linux 6.9.
 PROCESS_GROUP = 1 << 2
 PAGE = os.sysconf("SC_PAGESIZE")
+# Names of shells: a job's first process that is one, and has children, runs a script or a command line.
+# `native/supervise.c` has the same list, and the same signals.
+SHELLS = frozenset(
+    ("bash", "sh", "dash", "ash", "zsh", "ksh", "mksh", "ksh93", "fish", "tcsh", "csh", "busybox")
+)
+# Signals that no shell can trap, or that continue a stopped job: its shell gets them, too.
+TO_ALL = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT})
 # Depth of a walk. One descriptor is open for each level; deeper processes move up as their parents die.
 MAX_DEPTH = 200
 
@@ -149,14 +156,18 @@ def send_group(leader: int, number: int) -> None:
 
 
 def send_members(
-    number: int, belongs: Callable[[Stat], bool], is_certain: Callable[[], bool] = lambda: True
-) -> None:
-    """Signal every process for which `belongs` is true.
+    number: int,
+    belongs: Callable[[Stat], bool],
+    is_certain: Callable[[], bool] = lambda: True,
+    but: int = 0,
+) -> bool:
+    """Signal every process for which `belongs` is true, except the process `but`. False: there is none.
 
     `is_certain`: whether the pids that `belongs` compares with are still valid; called before each signal.
     """
+    is_sent = False
     for name in os.listdir("/proc"):
-        if not name.isdigit():
+        if not name.isdigit() or int(name) == but:
             continue
         stat = stat_of(name)
         if stat is None or not belongs(stat):
@@ -166,9 +177,40 @@ def send_members(
             try:
                 stat = stat_of(name)
                 if stat is not None and belongs(stat) and is_unreaped(pidfd) and is_certain():
-                    send(pidfd, number)
+                    is_sent |= send(pidfd, number)
             finally:
                 os.close(pidfd)
+    return is_sent
+
+
+def send_job(first: int, number: int) -> None:
+    """Signal the job of this first process (a pidfd). A negative number: only this process.
+
+    The signal goes to the job's process group. As in Slurm a batch shell does not get it: the shell would end
+    in the middle of its programs' work. A first process without others in its group always gets it.
+    """
+    if number < 0:
+        send(first, -number)
+    elif number in TO_ALL or not _send_programs(first, number):
+        send_group_of(first, number)
+
+
+def _send_programs(shell: int, number: int) -> bool:
+    """Signal the group of this process without itself. False: it is no shell, or has no others."""
+    group = _pid_of(shell)
+    if not _is_shell(group):
+        return False
+
+    def belongs(stat: Stat) -> bool:
+        return stat.group == group and stat.state not in "ZX"
+
+    return send_members(number, belongs, lambda: is_unreaped(shell), but=group)
+
+
+def _is_shell(pid: int) -> bool:
+    with suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).split(" ")[0] in SHELLS
+    return False
 
 
 def send_group_of(leader: int, number: int) -> None:

@@ -38,6 +38,7 @@ from gflow.targets.local.shim.process_tree import (
     kill_descendants,
     remaining_children,
     send_group,
+    send_job,
     stat_of,
 )
 from gflow.targets.local.shim.realtime import Realtime
@@ -130,7 +131,7 @@ class Watch:
                 # 0: the job's own grace time; 1: none; more: the grace time in seconds.
                 self._stop(float(argument if argument > 1 else 0) if argument else self._order.grace_s)
             elif what == "signal":
-                send_group(self._pid, argument)
+                send_job(self.ended_event, argument)
 
     def _stop(self, grace_s: float) -> None:
         """Send TERM to the job's group; all of its processes get KILL after the grace time."""
