@@ -94,6 +94,31 @@ def test_failures_waits_and_refusals_are_exceptions(lab: Box) -> None:
     assert said[6] == "Cancelled"
 
 
+def test_wrong_arguments_are_named_and_ids_are_waited_for(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        said = []
+        for provoke in (
+            lambda: gflow.submit([]),
+            lambda: gflow.submit(["echo", 3]),
+            lambda: gflow.wait([None]),
+        ):
+            try:
+                provoke()
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {error}")
+        job = gflow.submit("true")
+        said += [[one.id for one in gflow.wait(jobs)] == [job.id] for jobs in (job, [int(job.id)], job.id)]
+        print(json.dumps(said))
+        """,
+    )
+    assert said[0].startswith("UsageError: there is no command")
+    assert said[1].startswith("UsageError: a command consists of texts and paths, not of 3")
+    assert said[2].startswith("UsageError: None is no job")
+    assert said[3:] == [True, True, True]
+
+
 def test_errors_are_caught_by_their_public_names(lab: Box) -> None:
     said = program(
         lab,

@@ -58,9 +58,16 @@ def _answer(job: str, path: str) -> bytes:
 def description(command: Command, options: Mapping[str, Any]) -> str:
     """The description of a job as JSON."""
     values = read_options(options, JOB + CAPTURE + SLURM)
-    if isinstance(command, (str, os.PathLike)):
-        return describe(values, [os.fspath(command)])
-    return describe(values, [os.fspath(word) for word in command])
+    words = [command] if isinstance(command, (str, os.PathLike)) else list(command)
+    if not words and "wrap" not in values:
+        raise UsageError("there is no command", hint='gflow.submit(["python", "train.py"])')
+    return describe(values, list(map(_word_of, words)))
+
+
+def _word_of(word: object) -> str:
+    if isinstance(word, (str, os.PathLike)):
+        return os.fspath(word)
+    raise UsageError(f"a command consists of texts and paths, not of {word!r:.60}", hint="write it as a text")
 
 
 def jobs(
@@ -79,18 +86,29 @@ def jobs(
     return JobList(map(ListedJob, found["jobs"]))
 
 
-def wait(jobs: Iterable[Job], timeout: float | None = None, *, progress: bool = False) -> JobList[ListedJob]:
-    """Wait for the end of all these jobs; returns their final states.
+def wait(
+    jobs: Job | Iterable[Job | int | str], timeout: float | None = None, *, progress: bool = False
+) -> JobList[ListedJob]:
+    """Wait for the end of all these jobs, or ids of jobs; returns their final states.
 
     With `progress`, a line on the terminal or a table in the notebook shows how many have ended.
     """
+    ids = list(map(_id_of, [jobs] if isinstance(jobs, Job | int | str) else jobs))
     if progress:
         from gflow.library.wait_display import wait_showing
 
-        return JobList(map(ListedJob, wait_showing([job.id for job in jobs], timeout)))
+        return JobList(map(ListedJob, wait_showing(ids, timeout)))
     end = None if timeout is None else time.monotonic() + timeout
-    found = (wait_for(job.id, None if end is None else max(0.0, end - time.monotonic())) for job in jobs)
+    found = (wait_for(job, None if end is None else max(0.0, end - time.monotonic())) for job in ids)
     return JobList(map(ListedJob, found))
+
+
+def _id_of(job: object) -> str:
+    if isinstance(job, Job):
+        return job.id
+    if isinstance(job, int | str) and job is not True and job is not False:
+        return str(job)
+    raise UsageError(f"{job!r:.60} is no job", hint="pass what gflow.submit returned, or ids: 42, '42_3'")
 
 
 def spell_keywords(function: Callable[..., Any], keywords: type = SubmitKeywords) -> None:
