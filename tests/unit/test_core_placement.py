@@ -213,3 +213,12 @@ def test_random_placement_differs_between_tasks():
     state = by("random", gpus=FOUR)
     array = [job(1, gpus=1, progress=progress("5-100", ok=done)) for done in range(40)]
     assert len({placement(state, one, NOW) for one in array}) == 4
+
+
+def test_sizes_have_no_exponent():
+    assert [gib(mib) for mib in (512, 1536, 9998 << 10, 10 << 20)] == [
+        "512 MiB",
+        "1.5 GiB",
+        "9998 GiB",
+        "10240 GiB",
+    ]

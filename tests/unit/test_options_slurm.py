@@ -69,6 +69,8 @@ def test_on_the_command_line(words, values):
         ("--test-only", {"test-only": True}),
         ("--signal=B:USR1@60", {"signal": (-10, 60)}),
         ("--time=UNLIMITED", {"time": 0}),
+        ("--kill-on-invalid-dep=no", {"no-auto-cancel": True}),
+        ("--kill-on-invalid-dep=yes", {}),
         ("-q high -C a100", {"qos": "high", "constraint": "a100"}),
         ("--exclude=n1 --licenses x --contiguous", {"ignored": "--exclude,--licenses,--contiguous"}),
     ],
@@ -103,7 +105,8 @@ def test_a_letter_that_means_something_else_has_a_hint(words, hint):
     "words",
     ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency aftercorr:1",
      "--dependency after:1+10", "--dependency after", "--dependency afterany:1?afterok:2",
-     "--dependency afterok:1?afterok:2,afterok:3", "--mail-type SOMETIMES", "--gres gpu:a100:many"],
+     "--dependency afterok:1?afterok:2,afterok:3", "--mail-type SOMETIMES", "--gres gpu:a100:many",
+     "--gres license:1", "--kill-on-invalid-dep maybe"],
 )  # fmt: skip
 def test_unknown_slurm_option_is_refused(words):
     with pytest.raises(UsageError):

@@ -252,13 +252,31 @@ def _gpus_per_task(value: str) -> Meant:
     return {"gpus-per-task": found.pop("gpus")} | found
 
 
+def _gres(value: str) -> Meant:
+    """`gpu:2`, `gpu:a100:2`; other generic resources are refused."""
+    name = value.partition(":")[0].partition("(")[0]
+    if name != "gpu" and not name.isdecimal():
+        raise UsageError(
+            f"gflow supports only the resource gpu, not {name!a:.60}",
+            hint="write --gres gpu:2, and a type of GPU as --gres gpu:a100:2",
+        )
+    return _gpus(value)
+
+
+def _kill_on_invalid_dep(value: str) -> Meant:
+    if value.lower() not in ("yes", "no"):
+        raise UsageError(f"--kill-on-invalid-dep takes yes or no, not {value!a:.60}")
+    return {} if value.lower() == "yes" else {"no-auto-cancel": True}
+
+
 TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "nice": _nice,
-    "gres": _gpus,
+    "gres": _gres,
     "gpus": _gpus,
     "gpus-per-node": _gpus,
     "gpus-per-task": _gpus_per_task,
     "dependency": _dependency,
+    "kill-on-invalid-dep": _kill_on_invalid_dep,
     "mail-user": lambda value: {"notify-email": value},
     "mail-type": _mail_type,
     "account": lambda value: {"project": value},

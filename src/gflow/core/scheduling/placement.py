@@ -120,7 +120,9 @@ def why_impossible(state: State, shape: Shape) -> str | None:
 
 def gib(mib: int) -> str:
     """`1.5 GiB`, or `100 MiB` below one."""
-    return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
+    if mib < 1024:
+        return f"{mib} MiB"
+    return f"{mib / 1024:.4g} GiB" if mib < 9999 << 10 else f"{mib >> 10} GiB"
 
 
 def _gpus(count: int) -> str:
