@@ -43,6 +43,23 @@ def test_srun_gives_each_task_its_own_gpus(daemon: Box) -> None:
     assert sorted(text.splitlines()) == ["0: 0", "1: 1"]
 
 
+def test_steps_side_by_side_have_their_own_gpus(daemon: Box) -> None:
+    show = "sh -c 'echo gpu $CUDA_VISIBLE_DEVICES; sleep 0.4'"
+    step = f"srun --ntasks=1 --exclusive --gpus=1 {show} &\n"
+    _, text = run_script(daemon, step * 3 + "wait\nsrun -n1 --gres=gpu:2 " + show + "\n", "--gpus", "2")
+    lines = [line for line in text.splitlines() if line.startswith("gpu")]
+    assert sorted(lines[:2]) == ["gpu 0", "gpu 1"] and lines[3] == "gpu 0,1"
+    assert "waits until 1 of the job's GPUs" in text
+
+
+def test_a_step_with_more_gpus_than_its_job_is_refused(daemon: Box) -> None:
+    final, text = run_script(daemon, "srun -n 8 --gpus-per-task=1 true\n", "--gpus", "2")
+    assert (final["exit_code"], text) == (
+        1,
+        "srun: error: the step needs 8 GPUs (8 tasks), and the job has 2\n",
+    )
+
+
 def test_srun_stops_the_others_when_one_fails_if_asked(daemon: Box) -> None:
     began = time.monotonic()
     line = "srun -K -n 2 sh -c '[ $SLURM_PROCID = 0 ] || exit 7; exec sleep 60'\n"

@@ -9,29 +9,29 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import IO, Any, NoReturn
 
 # Slurm's letters for the options that are used here. Every other letter is ignored.
 SHORT = {
     "n": "ntasks", "c": "cpus-per-task", "K": "kill-on-bad-exit", "l": "label", "D": "chdir", "o": "output",
-    "e": "error", "i": "input", "Q": "quiet", "N": "nodes", "u": "unbuffered", "v": "verbose",
+    "e": "error", "G": "gpus", "i": "input", "Q": "quiet", "N": "nodes", "u": "unbuffered", "v": "verbose",
 }  # fmt: skip
 USED = frozenset(
-    {"ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "label", "chdir",
-     "output", "error", "input", "export", "quiet"}
+    {"ntasks", "ntasks-per-node", "cpus-per-task", "gpus", "gpus-per-task", "kill-on-bad-exit", "label",
+     "chdir", "output", "error", "input", "export", "quiet", "exact", "exclusive"}
 )  # fmt: skip
 # Accepted without a word, because they change nothing here.
-SILENT = frozenset(
-    {"unbuffered", "verbose", "pty", "exact", "overlap", "exclusive", "oversubscribe", "job-name"}
-)
+SILENT = frozenset({"unbuffered", "verbose", "pty", "overlap", "oversubscribe", "job-name"})
 # Options without a value, or with one that only `=` (or the same word) can give.
 FLAGS = SILENT.union(
     {"kill-on-bad-exit", "label", "quiet", "contiguous", "disable-status", "hold", "immediate", "no-kill",
      "overcommit", "preserve-env", "propagate", "reboot", "resv-ports", "spread-job", "use-min-nodes",
-     "whole", "multi-prog", "help"}
+     "whole", "multi-prog", "help", "exact", "exclusive"}
 ) - {"job-name"}  # fmt: skip
 SHORT_FLAGS = "KlQuvsEHIkOXZh"
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -55,6 +55,8 @@ def parse(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
         if word == "--":
             break
         name, value = _split(word, queue)
+        if name in ("gres", "gpus-per-node") and value.rpartition(":")[2].strip("0").isdigit():
+            name = "gpus"
         if name in USED:
             options[name] = value
         elif name == "multi-prog":
@@ -130,6 +132,47 @@ def task_variables(environ: dict[str, str], task: int, gpus_per_task: int) -> di
         mine = gpus.split(",")[task * gpus_per_task : (task + 1) * gpus_per_task]
         found |= {"CUDA_VISIBLE_DEVICES": ",".join(mine), "SLURM_GPUS_PER_TASK": str(gpus_per_task)}
     return found
+
+
+def gpus_of_step(
+    options: dict[str, str], environ: dict[str, str], tasks: int, per_task: int
+) -> dict[str, str]:
+    """The GPUs of the step; with --exclusive such that no other exclusive step has. Refuses too many."""
+    gpus = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    count = count_of(options, "gpus")
+    needed = max(count, tasks * per_task)
+    if not needed or "CUDA_VISIBLE_DEVICES" not in environ:
+        return {}
+    if needed > len(gpus):
+        refuse(f"error: the step needs {needed} GPUs ({tasks} tasks), and the job has {len(gpus)}", 1)
+    if options.keys() & {"exclusive", "exact"}:
+        gpus = claim(gpus, needed, environ["SLURM_JOB_ID"])
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[: count or None])}
+
+
+def claim(gpus: list[str], count: int, job: str) -> list[str]:
+    """GPUs that no other step claims; waits until there are enough of them.
+
+    A claim is an abstract socket address, which all processes of the step inherit and which ends with them.
+    """
+    is_waiting = False
+    while True:
+        claims: dict[str, socket.socket] = {}
+        for gpu in gpus:
+            held = socket.socket(socket.AF_UNIX)
+            with contextlib.suppress(OSError):
+                held.bind(f"\0gflow-step-{os.getuid()}-{job}-{gpu}")
+                claims[gpu] = held
+            if len(claims) == count:
+                for one in claims.values():
+                    os.set_inheritable(one.detach(), True)
+                return list(claims)
+        for one in claims.values():
+            one.close()
+        if not is_waiting:
+            sys.stderr.write(f"srun: waits until {count} of the job's GPUs are free of other steps\n")
+            is_waiting = True
+        time.sleep(0.1 + os.getpid() % 10 / 50)
 
 
 def path_of(pattern: str, environ: dict[str, str]) -> str:
@@ -245,6 +288,7 @@ def main() -> int:
     environ = exported(options.get("export", "ALL"), here) | step_variables(here, tasks)
     if cpus := count_of(options, "cpus-per-task"):
         environ["SLURM_CPUS_PER_TASK"] = str(cpus)
+    environ |= gpus_of_step(options, environ, tasks, gpus_per_task)
     enter(options.get("chdir", "."))
     try:
         variables = [task_variables(environ, task, gpus_per_task) for task in range(tasks)]
