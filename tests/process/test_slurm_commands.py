@@ -36,6 +36,22 @@ def test_a_day_with_the_commands_of_slurm(daemon: Box) -> None:
     assert slurm(daemon, "srun", "--mpi=none", "echo", "a", "-n", "x").strip() == "a -n x"
     assert slurm(daemon, "scontrol", "show", "job", "1").startswith("Job: 1\n")
     assert "idle" in slurm(daemon, "sinfo", "-N")
+    assert slurm(daemon, "sacct", "-b", "-n", "-j", "1").split() == ["1", "FAILED", "7:0"]
+
+
+def test_jobs_are_held_released_and_changed(daemon: Box) -> None:
+    slurm(daemon, "sbatch", "-H", "--array=100-101", "--wrap", "true")
+    assert slurm(daemon, "squeue").split()[:5] == ["JOBID", "PARTITION", "NAME", "USER", "ST"]
+    assert slurm(daemon, "squeue", "-h", "-p", "local").split()[:2] == ["1_[100-101]", "local"]
+    slurm(daemon, "scontrol", "update", "JobId=1", "TimeLimit=1:00:00", "Name=other")
+    assert (daemon.job(1)["name"], daemon.job(1)["asked"]["time"]) == ("other", 3600)
+    slurm(daemon, "scontrol", "update", "job", "1", "timelimit=30")
+    assert daemon.job(1)["asked"]["time"] == 1800
+    assert "Name: other" in slurm(daemon, "scontrol", "show", "jobid=1")
+    slurm(daemon, "scontrol", "release", "jobid=1")
+    wait_until(lambda: daemon.job(1)["state"] == "Finished")
+    slurm(daemon, "sbatch", "--wrap", "scontrol -d show job $SLURM_JOB_ID")
+    assert daemon.finished(2)["exit_code"] == 0 and daemon.text_of(2).startswith("Job: 2\n")
 
 
 def test_a_task_of_an_array_knows_itself_by_a_number(daemon: Box) -> None:
@@ -52,6 +68,10 @@ UNKNOWN = {
     "squeue -o %K": "squeue: gflow has no column for %K",
     "squeue -O nosuch": "squeue: gflow has no column for 'nosuch'",
     "squeue -u": "squeue: -u needs a value",
+    "squeue -p nosuch": "squeue: there is no partition 'nosuch'",
+    "sacct -l": "sacct: gflow does not translate '-l' of sacct",
+    "scontrol update timelimit=5": "scontrol: scontrol update names no job",
+    "scontrol update jobid=1 gres=gpu:2": "scontrol: gflow does not translate 'gres' of scontrol update",
     "scancel -p gpu": "scancel: gflow does not translate '-p' of scancel",
     "scancel -s NOSUCH 1": "scancel: there is no signal 'NOSUCH'",
     "sacct 17": "sacct: sacct takes jobs as -j 42",

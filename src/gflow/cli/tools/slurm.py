@@ -25,6 +25,8 @@ SINFO = Known(
     flags=("long", "all", "Node", "exact", "summarize", "help"),
     values=("iterate",),
 )
+# Fields of scontrol update, and the options of gjob update.
+UPDATED = {"timelimit": "time", "name": "name", "jobname": "name", "account": "project", "comment": "comment"}
 # Options of sbatch and srun whose values Slurm reads otherwise than gbatch.
 READ_OTHERWISE = ("begin", "output", "error")
 SRUN_IGNORED = ("mpi", "cpu-bind", "label", "unbuffered", "kill-on-bad-exit", "input", "overlap")
@@ -107,17 +109,47 @@ def scontrol(words: list[str]) -> int:
     from gflow.cli import gjob
 
     match words:
-        case ["show", "job", *jobs] if jobs:
-            return gjob.run(["show", *map(slurm_listing.gflow_id, jobs)])
+        case ["-d" | "-dd" | "-o" | "--details" | "--oneliner", *rest]:
+            return scontrol(rest)
+        case ["show", "job" | "jobid", *jobs] if jobs:
+            return gjob.run(["show", *map(_job, jobs)])
+        case ["show", word] if word.lower().startswith(("job=", "jobid=")):
+            return gjob.run(["show", _job(word)])
         case ["hold" | "release" as what, *jobs] if jobs:
-            return gjob.run([what, *map(slurm_listing.gflow_id, jobs)])
+            return gjob.run([what, *map(_job, jobs)])
+        case ["update", *changes] if changes:
+            return gjob.run(["update", *_changes(changes)])
         case ["show", "hostnames" | "hostname", *_]:
             print(os.uname().nodename)
             return 0
     raise UsageError(
         f"gflow does not translate scontrol {' '.join(words)!a:.60}",
-        hint="it translates show job, show hostnames, hold and release; see also gjob update, gjob redo",
+        hint="it translates show job, show hostnames, hold, release and update; see also gjob redo",
     )
+
+
+def _job(word: str) -> str:
+    """The id in `42` or `JobId=42`."""
+    return slurm_listing.gflow_id(word.rpartition("=")[2])
+
+
+def _changes(words: list[str]) -> list[str]:
+    """The words for gjob update: `JobId=42 TimeLimit=1:00:00`, `job 42 timelimit=60`."""
+    if len(words) > 1 and words[0].lower() in ("job", "jobid"):
+        words = [f"jobid={words[1]}", *words[2:]]
+    jobs, options = [], []
+    for name, equals, value in (word.partition("=") for word in words):
+        if name.lower() in ("job", "jobid"):
+            jobs += map(slurm_listing.gflow_id, value.split(","))
+        elif not equals or name.lower() not in UPDATED:
+            raise UsageError(
+                f"gflow does not translate {name!a:.60} of scontrol update", hint="see gjob update --help"
+            )
+        else:
+            options.append(f"--{UPDATED[name.lower()]}={value}")
+    if not jobs:
+        raise UsageError("scontrol update names no job", hint="scontrol update jobid=42 timelimit=1:00:00")
+    return options + jobs
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -21,9 +21,9 @@ SQUEUE = Known(
 )  # fmt: skip
 SACCT = Known(
     {"j": "jobs", "u": "user", "o": "format", "S": "starttime", "s": "state", "n": "noheader",
-     "P": "parsable2", "p": "parsable", "X": "allocations", "a": "allusers", "l": "long", "b": "brief",
+     "P": "parsable2", "p": "parsable", "X": "allocations", "a": "allusers", "b": "brief",
      "A": "account"},
-    flags=("noheader", "parsable2", "parsable", "allocations", "allusers", "long", "brief", "help"),
+    flags=("noheader", "parsable2", "parsable", "allocations", "allusers", "brief", "help"),
     values=("jobs", "job", "user", "users", "uid", "format", "starttime", "state", "name", "account"),
 )  # fmt: skip
 # Options with a value that select jobs, and their names in the query of gflow.
@@ -53,10 +53,14 @@ FIELDS = {
 }  # fmt: skip
 # Further fields of sacct, and gflow's columns.
 MORE = {"exitcode": "EXIT", "maxrss": "MAXRSS"}
-DEFAULT = "%8i %20j %9u %2t %10M %6b %R"
-LONG = "%8i %20j %9u %9T %10M %10l %6b %R"
-START = "%8i %20j %9u %2t %19S %R"
+# Slurm's own formats: scripts pick columns by their position.
+DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.9T %.10M %.10l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
 SACCT_DEFAULT = "JobID,JobName,Account,AllocCPUS,State,ExitCode"
+SACCT_BRIEF = "JobID,State,ExitCode"
+# The partition of every job on this machine.
+PARTITION = "local"
 # States of Slurm, by those of gflow; and what their names select.
 STATES = {
     "Queued": "PENDING", "Hold": "PENDING", "Running": "RUNNING", "Finished": "COMPLETED",
@@ -104,7 +108,7 @@ def sacct(words: list[str]) -> int:
         query["since"] = since_of(_since(options.get("starttime", "today")))
         if "allusers" not in options and "users" not in query:
             query["users"] = _me()
-    names = (options.get("format") or SACCT_DEFAULT).split(",")
+    names = (options.get("format") or (SACCT_BRIEF if "brief" in options else SACCT_DEFAULT)).split(",")
     columns = [_field(name.partition("%")[0]) for name in names]
     rows = [[heading for heading, _ in columns]] * ("noheader" not in options)
     rows += [
@@ -140,6 +144,8 @@ def _query(given: list[Given], jobs: list[str]) -> dict[str, str]:
             jobs = [*jobs, *value.split(",")]
         elif name in ("states", "state"):
             query |= {"all": "1"} if value.lower() == "all" else {"states": states_of(value)}
+        elif name == "partition" and PARTITION not in value.split(","):
+            raise UsageError(f"there is no partition {value!a:.60}", hint=f"all jobs are in {PARTITION!r}")
         elif name == "me":
             query["users"] = _me()
     if jobs:
@@ -210,7 +216,7 @@ def _cell(column: Column, row: dict[str, str]) -> str:
     """One cell in Slurm's spelling."""
     heading, ours = column
     if not ours:
-        return "1" if "nodes" in heading.lower() else "local"
+        return "1" if "nodes" in heading.lower() else PARTITION
     text = row[ours]
     if ours == "EXIT":
         return f"0:{text[7:]}" if text.startswith("signal ") else f"{0 if text == '-' else text}:0"
