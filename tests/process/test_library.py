@@ -85,7 +85,7 @@ def test_failures_waits_and_refusals_are_exceptions(lab: Box) -> None:
         print(json.dumps(said))
         """,
     )
-    assert said[0].startswith("JobFailed: job 1 ended as Failed")
+    assert said[0].startswith("JobFailed: job 1 ended as Failed with exit code 1")
     assert said[1] == "TimeoutError: job 2 has not ended yet"
     assert "99 GPUs" in said[2]
     assert said[3].startswith("UsageError: unknown option '--gpuss'")

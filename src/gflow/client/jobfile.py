@@ -78,7 +78,8 @@ def _as_words(name: str, value: Any) -> list[str]:
         return [f"{option}={text}" for text in (texts if name == PARAM else [",".join(texts)])]
     if isinstance(value, (str, int, float, os.PathLike)):
         return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
-    raise UsageError(f"{name} has a value of a type that options do not take")
+    kind = type(value).__name__
+    raise UsageError(f"{name} has a value of type {kind}: options take text, numbers, true, false or lists")
 
 
 # ---------------------------------------------------------------- the YAML subset that options need

@@ -25,7 +25,8 @@ class JobFailed(GflowError):
     """A job did not succeed. `job` is its final state."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        reason = f" ({job['reason']})" if job["reason"] else ""
+        has_more = job["reason"] and not job["reason"].startswith("ExitCode")
+        reason = f" ({job['reason']})" if has_more else ""
         super().__init__(
             f"job {job['id']} ended as {job['state']}{reason} with exit code {exit_code_of(job)}",
             hint=f"its log: gjob log {job['id']}",

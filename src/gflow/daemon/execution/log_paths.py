@@ -12,6 +12,8 @@ from gflow.daemon.settings import Settings
 
 # Placeholders for values that are known only where the job runs.
 TASK, HOST = "\0task\0", "\0host\0"
+# The most digits to which `%03a` pads a number, as in Slurm.
+WIDEST = 10
 
 
 def log_path(settings: Settings, job: Job) -> str:
@@ -49,5 +51,11 @@ def expand(pattern: str, job: Job, host: str = "") -> str:
         "%h": host or socket.gethostname(),
         "%%": "%",
     }
-    text = re.sub("%[jAaxuh%]", lambda found: values[found[0]], pattern)
+
+    def replace(found: re.Match[str]) -> str:
+        value = values["%" + found[2]]
+        width = min(int(found[1] or 0), WIDEST)
+        return value.zfill(width) if found[2] in "jAa" and value.isdecimal() else value
+
+    text = re.sub("%([0-9]{0,3})([jAaxuh%])", replace, pattern)
     return os.path.join(job.spec.cwd, text)
