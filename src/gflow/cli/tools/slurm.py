@@ -137,7 +137,8 @@ def _changes(words: list[str]) -> list[str]:
     """The words for gjob update: `JobId=42 TimeLimit=1:00:00`, `job 42 timelimit=60`."""
     if len(words) > 1 and words[0].lower() in ("job", "jobid"):
         words = [f"jobid={words[1]}", *words[2:]]
-    jobs, options = [], []
+    jobs: list[str] = []
+    options: list[str] = []
     for name, equals, value in (word.partition("=") for word in words):
         if name.lower() in ("job", "jobid"):
             jobs += map(slurm_listing.gflow_id, value.split(","))
