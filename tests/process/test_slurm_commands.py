@@ -39,6 +39,14 @@ def test_a_day_with_the_commands_of_slurm(daemon: Box) -> None:
     assert slurm(daemon, "sacct", "-b", "-n", "-j", "1").split() == ["1", "FAILED", "7:0"]
 
 
+def test_variables_of_sbatch_are_options(daemon: Box) -> None:
+    daemon.env |= {"SBATCH_TIMELIMIT": "30", "SBATCH_ACCOUNT": "lab"}
+    slurm(daemon, "sbatch", "-H", "--wrap", "true")
+    slurm(daemon, "sbatch", "-H", "--time=10", "--wrap", "true")
+    asked = [daemon.job(job)["asked"] for job in (1, 2)]
+    assert [(one["time"], one["project"]) for one in asked] == [(1800, "lab"), (600, "lab")]
+
+
 def test_jobs_are_held_released_and_changed(daemon: Box) -> None:
     slurm(daemon, "sbatch", "-H", "--array=100-101", "--wrap", "true")
     assert slurm(daemon, "squeue").split()[:5] == ["JOBID", "PARTITION", "NAME", "USER", "ST"]

@@ -25,6 +25,8 @@ SINFO = Known(
     flags=("long", "all", "Node", "exact", "summarize", "help"),
     values=("iterate",),
 )
+# Variables of sbatch (SBATCH_…), and their options.
+VARIABLES = {"TIMELIMIT": "time", "ACCOUNT": "account", "JOB_NAME": "job-name"}
 # Fields of scontrol update, and the options of gjob update.
 UPDATED = {"timelimit": "time", "name": "name", "jobname": "name", "account": "project", "comment": "comment"}
 # Options of sbatch and srun whose values Slurm reads otherwise than gbatch.
@@ -68,7 +70,13 @@ def sbatch(words: list[str]) -> int:
     from gflow.cli import gbatch
 
     ours, command = _submission("sbatch", words)
-    return gbatch.run(ours + command)
+    return gbatch.run(_from_environment() + ours + command)
+
+
+def _from_environment() -> list[str]:
+    """Options that variables of sbatch give. Those of the command line follow, and take precedence."""
+    found = ((option, os.environ.get("SBATCH_" + name)) for name, option in VARIABLES.items())
+    return [f"--{option}={value}" for option, value in found if value]
 
 
 def srun(words: list[str]) -> int:
