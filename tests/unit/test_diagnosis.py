@@ -104,3 +104,34 @@ def test_page_fits_80_columns() -> None:
 
 def first_of(text: str) -> str:
     return diagnose(JobFacts(exit_code=1), text).findings[0].cause
+
+
+def chained(*errors: str) -> str:
+    """A log in which each exception was raised while the one before was handled."""
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    return "\nDuring handling of the above exception, another exception occurred:\n\n".join(
+        f"{trace}{error}\n" for error in errors
+    )
+
+
+def test_the_first_of_chained_exceptions_counts() -> None:
+    refused = "requests.exceptions.ConnectionError: Max retries exceeded with url: /api"
+    missing = "OSError: a/b is not a local folder and is not a valid model identifier"
+    assert first_of(chained(refused, missing)) == "network"
+    assert first_of(chained(missing, refused)) == "hub-missing"
+
+
+def test_the_report_of_a_launcher_hides_no_exception() -> None:
+    report = "failed (exitcode: 1) local_rank: 1 (pid: 7021) of binary: /usr/bin/python\n"
+    found = diagnose(JobFacts(exit_code=1), chained("KeyError: 'label'") + report).findings
+    assert [one.cause for one in found] == ["exception", "rank-died"]
+
+
+def test_an_exception_that_points_above_is_a_consequence() -> None:
+    first = "ImportError: libGL.so.1: cannot open shared object file\n"
+    assert first_of(first + chained("RuntimeError: Start failed. See root cause above.")) == "missing-library"
+
+
+def test_an_exception_without_traceback_is_possible() -> None:
+    (found,) = diagnose(JobFacts(exit_code=1), "NotImplementedError: No operator found\n").findings
+    assert (found.cause, found.confidence) == ("exception", Confidence.POSSIBLE)

@@ -26,6 +26,11 @@ _UNALLOCATED = re.compile(
 )
 _ALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is allocated by PyTorch|already allocated)")
 
+# The text of an exception that only reports another failure.
+_REPORT = re.compile(
+    r"(?i)\b(?:errors?|causes?|tracebacks?|logs?|output|messages?|exceptions?) above|see above"
+)
+
 
 class Evidence(NamedTuple):
     """A line of the log, its number in the text that was read (from 0), and the rank that wrote it."""
@@ -78,19 +83,23 @@ def diagnose(facts: JobFacts, content: str) -> Diagnosis:
     return Diagnosis(tuple(_first_of_each_cause(ranked))[:MOST], tuple(log.raw[-LAST_LINES:]))
 
 
-def _weight(one: Finding, log: LogText) -> tuple[int, int, int]:
+def _weight(one: Finding, log: LogText) -> tuple[int, int, tuple[int, int]]:
     """Findings of the record first, then roots before consequences, sure ones before others."""
     if one.evidence is None:
-        return (int(one.depth) + 1, int(one.confidence), 0)
+        return (int(one.depth) + 1, int(one.confidence), (0, 0))
     is_near = one.evidence.line >= len(log.lines) - NEAR_END
     return (int(one.depth) if is_near else 0, int(one.confidence), _recency(one, log))
 
 
-def _recency(one: Finding, log: LogText) -> int:
-    """Later lines first; between ranks the one that failed first."""
+def _recency(one: Finding, log: LogText) -> tuple[int, int]:
+    """Later lines first; between ranks, and in a chain of exceptions, the one that failed first."""
     assert one.evidence is not None
+    line = one.evidence.line
     ranks = {log.rank_of(trace.last) for trace in log.tracebacks}
-    return -one.evidence.line if len(ranks - {None}) > 1 else one.evidence.line
+    if len(ranks - {None}) > 1:
+        return (-line, 0)
+    chain = log.chain_of(line)
+    return (chain.last if chain else line, -line)
 
 
 def _first_of_each_cause(ranked: list[Finding]) -> Iterator[Finding]:
@@ -185,13 +194,15 @@ def _mib(size: str) -> float:
 
 
 def _find_exceptions(log: LogText, known: list[Finding]) -> list[Finding]:
-    """The exception of the last traceback, and of the first one of another rank, if no rule found it."""
-    lines = {one.evidence.line for one in known if one.evidence}
-    found = []
-    for trace in log.tracebacks[-1:]:
-        if not lines & set(range(trace.last, trace.last + 4)) and ":" in trace.error + ":":
-            found.append(_exception_finding(trace, log))
-    return found
+    """The exception of the last traceback that reports no other failure, if no rule found it."""
+    lines = {one.evidence.line: one.depth for one in known if one.evidence}
+    for trace in reversed(log.tracebacks):
+        if lines.get(trace.last) is Depth.CONSEQUENCE:
+            continue
+        near = {lines.get(number, Depth.CONSEQUENCE) for number in range(trace.last, trace.last + 4)}
+        return [_exception_finding(trace, log)] if near == {Depth.CONSEQUENCE} else []
+    lonely = [] if known else log.find_errors(TRIED)[:1]
+    return [_exception_finding(trace, log)._replace(confidence=Confidence.POSSIBLE) for trace in lonely]
 
 
 def _exception_finding(trace: Traceback, log: LogText) -> Finding:
@@ -202,7 +213,7 @@ def _exception_finding(trace: Traceback, log: LogText) -> Finding:
         f"The program raised {name}" + (f": {text[:150]}" if text else "") + ".",
         ("the location below is the last line of your own code in the traceback",),
         Confidence.LIKELY,
-        Depth.GENERAL,
+        Depth.CONSEQUENCE if _REPORT.search(text) else Depth.GENERAL,
         Evidence(trace.last, log.raw[trace.last].strip()[:500], log.rank_of(trace.last)),
         trace.frame,
     )

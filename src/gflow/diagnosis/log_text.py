@@ -9,15 +9,17 @@ from typing import NamedTuple
 
 # Terminal sequences: CSI, OSC, and two-character ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# What launchers put before a line: `[rank0]: `, `[default3]:[rank3]: `, `(RayTrainWorker pid=42) `, `3: `.
+# What launchers put before a line: `[rank0]: `, `[default3]:[rank3]: `, `[1,3]<stderr>:`, `3: `, or a pid.
 _PREFIX = re.compile(
-    r"(?:\[(?:default|rank|trainer|Rank |worker)?\d+\](?:<std\w+>)?:\s?"
+    r"(?:\[(?:default|rank|trainer|Rank |worker)?\d+\](?:<std\w+>)?:\s?|\[\d+,\d+\]<std\w+>: ?(?=\S| {2})"
     r"|\(\w[\w.]* pid=\d+[^)]*\)\s|\d{1,3}: (?=\S|\s{2}))+"
 )
 _RANK = re.compile(r"\[(?:rank|default|Rank )(\d+)\]|^(\d{1,3}): |local_rank: (\d+)|\brank[ :=]+(\d+)")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 # Parts of paths of code that the user did not write.
 _FOREIGN = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen", "/lib64/python3")
+# Between two tracebacks: the first one is the cause of the second one.
+_CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
 TRACEBACK = "Traceback (most recent call last)"
 # The last line of a traceback: the type of an exception, mostly with a text.
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failure|Timeout)\b(?::|$)")
@@ -77,6 +79,28 @@ class LogText:
                 return one
         return None
 
+    def find_errors(self, limit: int) -> list[Traceback]:
+        """Lines that name an exception, without a traceback before them."""
+        numbers = self.find("Error: ", limit)
+        lines = [(number, self.lines[number].strip()) for number in numbers]
+        return [Traceback(number, number, line, None) for number, line in lines if _ERROR.match(line)]
+
+    def chain_of(self, number: int) -> Traceback | None:
+        """The last traceback of the chain of exceptions to which the line belongs."""
+        last = None
+        for one in self.tracebacks:
+            if last is not None and self._is_chained(last, one):
+                last = one
+            elif last is not None:
+                break
+            elif one.first <= number <= one.last + 3:
+                last = one
+        return last
+
+    def _is_chained(self, one: Traceback, following: Traceback) -> bool:
+        between = self.lines[max(one.last + 1, following.first - 3) : following.first]
+        return any(line.strip().startswith(_CHAINS) for line in between)
+
     def rank_of(self, number: int) -> int | None:
         """The rank that wrote the line, if a prefix or the line says so."""
         found = _RANK.search(self.raw[number])
@@ -113,7 +137,10 @@ class LogText:
     def _read_traceback(self, first: int) -> Traceback:
         frame, last = None, first
         head = self.lines[first] if first >= 0 else ""
-        indent = len(head) - len(head.lstrip()) if TRACEBACK in head else 0
+        is_whole = TRACEBACK in head
+        below = self.lines[first + 1] if first + 1 < len(self.lines) else ""
+        indent = max(0, len(below) - len(below.lstrip()) - 2) if '  File "' in below else 0
+        indent = min(indent, len(head) - len(head.lstrip())) if is_whole else indent
         for number in range(first + 1, min(first + 400, len(self.lines))):
             line = self.lines[number][indent:]
             if found := _FRAME.match(line):
