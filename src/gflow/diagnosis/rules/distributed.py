@@ -13,15 +13,25 @@ INTERFACE = (
 RULES = (
     Rule(
         "nccl-timeout",
-        ("Watchdog caught collective operation timeout", "NCCL watchdog thread terminated", "[Rank", "Some NCCL operations have failed or timed out"),
+        ("Watchdog caught collective operation timeout", "NCCL watchdog thread terminated", "[Rank"),
         "A collective of NCCL timed out: one rank did not take part (it died, waits, or computes another number of steps).",
         (FIRST_RANK, "let all ranks do the same number of steps; a long validation on one rank needs a longer timeout",
          "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 writes which rank was missing"),
         "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.",
         r"Watchdog caught collective operation timeout|watchdog thread terminated with exception: NCCL Operation Timed Out"
-        r"|Some NCCL operations have failed or timed out|\[Rank \d+\] NCCL watchdog thread terminated",
+        r"|\[Rank \d+\] NCCL watchdog thread terminated(?! with exception: (?:CUDA|NCCL) error)",
+        confidence=Confidence.LIKELY,
         depth=Depth.GENERAL,
+    ),
+    Rule(
+        "nccl-timeout",
+        ("Some NCCL operations have failed or timed out",),
+        "A collective of NCCL failed or timed out.",
+        (FIRST_RANK,),
+        "[rank4]:[E321 02:07:09.531 ProcessGroupNCCL.cpp:684] [Rank 4] Some NCCL operations have failed or timed out.",
+        confidence=Confidence.POSSIBLE,
+        depth=Depth.CONSEQUENCE,
     ),
     Rule(
         "nccl-interface",
@@ -31,6 +41,7 @@ RULES = (
         INTERFACE,
         "node1:2011:2011 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
         r"no socket interface found|NCCL WARN.*(?:Call to connect returned|Call to bind failed|Socket creation failed|No route to host|Connection timed out|No usable)",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "nccl-duplicate-gpu",
@@ -56,7 +67,17 @@ RULES = (
         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5",
         r"(?P<kind>unhandled system error|unhandled cuda error|internal error|invalid usage|ncclSystemError|ncclInternalError"
         r"|ncclInvalidUsage|ncclUnhandledCudaError|NCCL Error \d)",
-        confidence=Confidence.LIKELY,
+        confidence=Confidence.POSSIBLE,
+        depth=Depth.GENERAL,
+    ),
+    Rule(
+        "peer-died",
+        ("closed by remote peer", "failed : Broken pipe", "failed : Connection reset", "lost communication with"),
+        "The connection to another process of the run broke: it went away first.",
+        (FIRST_RANK,),
+        "node-22:183006:183181 [1] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer node-22<47861>",
+        r"Connection closed by remote peer|Call to (?:recv|send)\w* (?:from|to).*failed|lost communication with a remote",
+        confidence=Confidence.POSSIBLE,
         depth=Depth.GENERAL,
     ),
     Rule(
@@ -74,11 +95,12 @@ RULES = (
     ),
     Rule(
         "gloo-timeout",
-        ("Timed out waiting", "gloo"),
-        "A collective of gloo timed out: one rank did not take part.",
+        ("Timed out waiting", "connectFullMesh failed", "failed to pass monitoredBarrier", "successfully reached monitoredBarrier"),
+        "A collective of gloo failed or timed out: one rank did not take part.",
         (FIRST_RANK,),
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
-        r"Timed out waiting \d+ms for (?:recv|send) operation",
+        r"Timed out waiting \d+ms for (?:recv|send) operation|connectFullMesh failed(?!.*(?:by peer|refused))|monitoredBarrier",
+        confidence=Confidence.LIKELY,
         depth=Depth.GENERAL,
     ),
     Rule(
@@ -91,6 +113,7 @@ RULES = (
         "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
         r"gai error|RendezvousTimeout|RendezvousConnection|clients joined|client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
         r"|RendezvousClosed|Timed out after \d+ seconds waiting for clients",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "port-in-use",
@@ -104,15 +127,16 @@ RULES = (
     ),
     Rule(
         "ddp-unused",
-        ("Expected to have finished reduction in the prior iteration",),
-        "DistributedDataParallel waits for gradients of parameters that the loss does not use.",
-        ("pass find_unused_parameters=True, or make every parameter take part in the loss",),
+        ("Expected to have finished reduction in the prior iteration", "Expected to mark a variable ready only once"),
+        "DistributedDataParallel expects each parameter to take part in the loss exactly once.",
+        ("parameters without use: pass find_unused_parameters=True, or make each take part in the loss",
+         "used twice (checkpointing, shared weights): use_reentrant=False, or static_graph=True"),
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
     ),
     Rule(
         "rank-mismatch",
         ("Detected mismatch between collectives on ranks", "DDP expects same model across all ranks", "params in this process with sizes",
-         "Tensor sizes are not equal across ranks", "Expected tensors to have the same size", "Detected mismatch of"),
+         "Tensor sizes are not equal across ranks", "Expected tensors to have the same size", "Detected mismatch of", "Mismatched collective detected"),
         "The ranks do different things: other models, shapes or collectives.",
         ("build the model, its parameters and the batches alike on every rank (seeds, branches by rank, last batch)",),
         "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 148 params, while rank 1 has inconsistent 146 params.",
@@ -128,14 +152,24 @@ RULES = (
     Rule(
         "rank-died",
         ("ChildFailedError", "Root Cause (first observed failure)", "exits with return code =", "local_rank:", "Sending process", "failed (exitcode:", "exited with code", "MPI_ABORT was invoked",
-         "died with <Signals.", "srun: error:", "subprocess.CalledProcessError"),
+         "died with <Signals.", "srun: error:", "subprocess.CalledProcessError", "Horovod has been shut down", "processes exited with non-zero status", "a worker died or was killed", "A worker died or was killed", "The actor is dead", "ActorDiedError", "KilledWorker"),
         "A process of the launch failed first[ (exit code {code})].",
         (FIRST_RANK,),
         "E1118 10:20:30.123000 4242 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) "
         "local_rank: 3 (pid: 4250) of binary: /usr/bin/python3",
         r"failed \(exitcode: (?P<code>-?\d+)\)|ChildFailedError|exits with return code = (?P<code2>-?\d+)|MPI_ABORT was invoked|died with <Signals\.|Root Cause|CalledProcessError"
-        r"|srun: error: \S+: tasks? ",
+        r"|srun: error: \S+: tasks? \S+: Terminated|Horovod has been shut|exited with non-zero|worker died|actor is dead|ActorDied|KilledWorker",
         confidence=Confidence.POSSIBLE,
+        depth=Depth.CONSEQUENCE,
+    ),
+    Rule(
+        "rank-died",
+        ("Exited with exit code",),
+        "A task of the launch failed first (exit code {code}).",
+        (FIRST_RANK,),
+        "srun: error: node0824: task 5: Exited with exit code 1",
+        r"srun: error: \S+: tasks? \S+: Exited with exit code (?P<code>[1-9]\d*)",
+        confidence=Confidence.LIKELY,
         depth=Depth.CONSEQUENCE,
     ),
 )  # fmt: skip
