@@ -49,7 +49,7 @@ RULES = (
     ),
     Rule(
         "gpu-hardware",
-        ("uncorrectable ECC error", "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable NVLink error"),
+        ("uncorrectable ECC error", "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable NVLink error", "hardware stack error"),
         "The GPU's memory (or NVLink) had an error that it could not correct.",
         (*CARD, "run the job again on another GPU: gjob redo {job}"),
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -81,7 +81,7 @@ RULES = (
     Rule(
         "compute-capability",
         ("is not compatible with the current PyTorch installation", "PyTorch no longer supports this GPU", "compute capability", "Unsupported gpu architecture", "is not defined for option 'gpu-name'",
-         "invalid value for --gpu-architecture", "GPUs or newer"),
+         "invalid value for --gpu-architecture", "GPUs or newer", "too old to be supported by the triton", "is not supported on CUDA arch", "CUDA Capability >="),
         "The program needs another compute capability than this GPU has.",
         ("install a build for this GPU, or choose another GPU model for the job",),
         "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0.",
@@ -109,7 +109,7 @@ RULES = (
     ),
     Rule(
         "no-gpu",
-        ("Torch not compiled with CUDA enabled", "CUDA is not available", "No GPU/TPU found", "Failed to infer device type", "CUDA unavailable", "But your machine only has: []", "No devices were found", "GPU is required", "torch.cuda.is_available() is False", "CUDA_ERROR_NO_DEVICE",
+        ("No GPU detected", "No GPUs detected", "upported gpu backend found", "couldn't communicate with the NVIDIA driver", "No visible GPU devices", "CUDA not available", "cuda is not available", "No GPUs found", "doesn't support bf16/gpu", "Torch not compiled with CUDA enabled", "CUDA is not available", "No GPU/TPU found", "Failed to infer device type", "CUDA unavailable", "But your machine only has: []", "No devices were found", "GPU is required", "torch.cuda.is_available() is False", "CUDA_ERROR_NO_DEVICE",
          "no supported gpu backend found", "No GPU found", "requires a GPU", "failed call to cuInit: CUDA_ERROR_NO_DEVICE"),
         "The program needs a GPU and sees none.",
         ("the job has GPUs only if it asks for them: gjob redo {job} --gpus 1",
@@ -163,7 +163,7 @@ RULES = (
     ),
     Rule(
         "cuda-library",
-        ("undefined symbol: __nvJitLink", "undefined symbol: cublas", "undefined symbol: nccl", "undefined symbol: cudnn", "CUDA Setup failed despite", "DNN library initialization failed", "DNN library is not found", "Could not create cudnn handle", "Library libcublas", "NCCL version mismatch",
+        ("undefined symbol: __nvJitLink", "undefined symbol: cublas", "undefined symbol: nccl", "undefined symbol: cudnn", "CUDA Setup failed despite", "DNN library initialization failed", "DNN library is not found", "unable to find an engine to execute this computation", "CUDNN_STATUS_NOT_SUPPORTED", "Could not create cudnn handle", "Library libcublas", "NCCL version mismatch",
          "CUDNN_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_VERSION_MISMATCH", "CUDNN_STATUS_SUBLIBRARY", "CUBLAS_STATUS_NOT_INITIALIZED",
          "Could not load library libcudnn", "Unable to load any of {libcudnn", "cuDNN version incompatibility", "Loaded runtime CuDNN library",
          "CUBLAS_STATUS_NOT_SUPPORTED", "Unable to register cuDNN factory"),
@@ -186,13 +186,13 @@ RULES = (
     ),
     Rule(
         "cuda-toolkit",
-        ("CUDA_HOME", "MissingCUDAException", "libNVVM cannot be found", "libnvvm.so", "nvcc: not found", "nvcc: command not found", "Could not find nvcc", "No CUDA runtime is found",
+        ("CUDA_HOME", "bin/nvcc'", "No such file or directory: 'nvcc'", "Ninja is required", "CUDAMismatchException", "Failed to find C compiler", "MissingCUDAException", "libNVVM cannot be found", "libnvvm.so", "nvcc: not found", "nvcc: command not found", "Could not find nvcc", "No CUDA runtime is found",
          "The detected CUDA version", "ptxas fatal", "libdevice not found", "nvcc fatal", "unsupported GNU version", "Unable to find nvcc", "Please install nvidia-cuda-nvcc", "Error building extension"),
         "The program compiles CUDA code, and the CUDA toolkit is missing or has another version than PyTorch.",
         ("load or install the toolkit of PyTorch's CUDA version (torch.version.cuda), and set CUDA_HOME",
          "or install a prebuilt wheel of the extension"),
         "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
-        r"CUDA_HOME (?:environment variable is not set|does not exist)|^\S*MissingCUDAException|lib(?:NVVM|nvvm\.so\S*):? cannot|nvcc.*not found|find nvcc|mismatches the version|ptxas fatal|libdevice not found|nvcc fatal|unsupported GNU|Unable to find nvcc|nvidia-cuda-nvcc|Error building extension|No CUDA runtime is found",
+        r"No such file or directory: '\S*nvcc'|Ninja is required|^\S*CUDAMismatchException|Failed to find C compiler|CUDA_HOME (?:environment variable is not set|does not exist)|^\S*MissingCUDAException|lib(?:NVVM|nvvm\.so\S*):? cannot|nvcc.*not found|find nvcc|mismatches the version|ptxas fatal|libdevice not found|nvcc fatal|unsupported GNU|Unable to find nvcc|nvidia-cuda-nvcc|Error building extension|No CUDA runtime is found",
         confidence=Confidence.LIKELY,
     ),
     Rule(

@@ -26,7 +26,7 @@ RULES = (
     ),
     Rule(
         "nccl-timeout",
-        ("Some NCCL operations have failed or timed out",),
+        ("Some NCCL operations have failed or timed out", "eartbeat monitor timed out"),
         "A collective of NCCL failed or timed out.",
         (FIRST_RANK,),
         "[rank4]:[E321 02:07:09.531 ProcessGroupNCCL.cpp:684] [Rank 4] Some NCCL operations have failed or timed out.",
@@ -35,12 +35,12 @@ RULES = (
     ),
     Rule(
         "nccl-interface",
-        ("Bootstrap : no socket interface found", "no socket interface found", "NET/Socket : No usable",
+        ("Unable to find address for", "Bootstrap : no socket interface found", "no socket interface found", "NET/Socket : No usable",
          "NET/IB : No device found", "Call to connect returned", "No route to host", "Call to bind failed", "Socket creation failed", "socketProgressOpt: Call to recv"),
         "NCCL could not reach the other ranks over the network.",
         INTERFACE,
         "node1:2011:2011 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
-        r"no socket interface found|NCCL WARN.*(?:Call to connect returned|Call to bind failed|Socket creation failed|No route to host|Connection timed out|No usable)",
+        r"no socket interface found|gloo.*Unable to find address for|NCCL WARN.*(?:Call to connect returned|Call to bind failed|Socket creation failed|No route to host|Connection timed out|No usable)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -83,7 +83,7 @@ RULES = (
     Rule(
         "peer-died",
         ("remote process exited or there was a network error", "ncclRemoteError", "Connection closed by peer", "Broken pipe",
-         "Connection reset by peer", "recvValue failed", "sendBytes failed", "failed to recv, got 0 bytes", "Rank 0 is not ready",
+         "Connection reset by peer", "recvValue failed", "sendBytes failed", "ailed to recv, got 0 bytes", "Rank 0 is not ready",
          "NCCL communicator was aborted", "[c10d] recvValue", "Socket recv failed"),
         "Another process of the run went away first.",
         (FIRST_RANK,),
@@ -105,25 +105,25 @@ RULES = (
     ),
     Rule(
         "rendezvous",
-        ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "cannot be retrieved (gai error", "client socket has timed out", "Timed out after", "wait timeout after",
+        ("RendezvousTimeoutError", "RendezvousConnectionError", "clients joined", "RuntimeError: Socket Timeout", "cannot be retrieved (gai error", "client socket has timed out", "Timed out after", "wait timeout after",
          "RendezvousClosedError", "failed to connect to", "The client socket has failed to connect"),
         "Not all processes of the run found each other in time.",
         ("all nodes need the same MASTER_ADDR and port, and it must be reachable: gflow launch sets both",
          "check that the number of processes started equals the world size"),
         "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
-        r"gai error|RendezvousTimeout|RendezvousConnection|clients joined|client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
+        r"gai error|Socket Timeout|RendezvousTimeout|RendezvousConnection|clients joined|client socket has (?:timed out|failed to connect)|wait timeout after \d+ms"
         r"|RendezvousClosed|Timed out after \d+ seconds waiting for clients",
         confidence=Confidence.LIKELY,
     ),
     Rule(
         "port-in-use",
-        ("Address already in use", "EADDRINUSE", "address already in use", "Only one usage of each socket address"),
+        ("Address already in use", "EADDRINUSE", "address already in use", "Only one usage of each socket address", "but another process is utilizing it"),
         "The port[ {port}] is taken by another process.",
         ("use a free one: gflow launch chooses it; with torchrun: --master_port or --rdzv-endpoint localhost:0",
          "look for a left-over process of an earlier run"),
         "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, "
         "useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use",
-        r"(?:port: (?P<port>\d+).*)?(?:[Aa]ddress already in use|EADDRINUSE)",
+        r"(?:port: (?P<port>\d+).*)?(?:[Aa]ddress already in use|EADDRINUSE)|port `(?P<port2>\d+)`.*another process is utilizing",
     ),
     Rule(
         "ddp-unused",
@@ -144,7 +144,7 @@ RULES = (
     Rule(
         "process-group",
         ("Default process group has not been initialized", "Default process group is not initialized", "environment variable RANK expected, but not set",
-         "environment variable MASTER_ADDR expected", "environment variable WORLD_SIZE expected"),
+         "expected, but not set", "KeyError: 'LOCAL_RANK'", "KeyError: 'RANK'", "KeyError: 'WORLD_SIZE'", "KeyError: 'MASTER_ADDR'"),
         "The script expects to be started by a launcher.",
         ("start it with: gflow launch SCRIPT (or torchrun)",),
         "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",

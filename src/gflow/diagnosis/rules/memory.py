@@ -17,18 +17,18 @@ RULES = (
     Rule(
         "cuda-oom",
         ("CUDA out of memory", "HIP out of memory", "XPU out of memory"),
-        "The GPU ran out of memory: {tried} more were needed[; {free} of {total} were free].",
+        "The GPU ran out of memory[: {tried} more were needed][; {free} of {total} were free].",
         LESS_GPU_MEMORY,
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
         "79.15 GiB of which 1.10 GiB is free. Process 4242 has 78.05 GiB memory in use. Of the allocated memory "
         "70.20 GiB is allocated by PyTorch, and 900.00 MiB is reserved by PyTorch but unallocated.",
-        r"out of memory\. Tried to allocate (?P<tried>[\d.]+ [KMGT]i?B)(?:.* total capacity of (?P<total>[\d.]+ [KMGT]i?B) of which (?P<free>[\d.]+ [KMGT]i?B) is free)?",
+        r"(?:CUDA|HIP|XPU) out of memory(?:\. Tried to allocate (?P<tried>[\d.]+ [KMGT]i?B))?(?:.* total capacity of (?P<total>[\d.]+ [KMGT]i?B) of which (?P<free>[\d.]+ [KMGT]i?B) is free)?",
     ),
     Rule(
         "cuda-oom",
         ("CUDA error: out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation",
          "CUDA driver error: out of memory", "CUDA runtime error (2) : out of memory", "cuda runtime error (2)",
-         "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "cudaMalloc failed: out of memory", "cuda failed with error 2 out of memory"),
+         "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "cudaMalloc failed: out of memory", "cudaMalloc retry failed: out of memory", "cuda failed with error 2 out of memory"),
         "The GPU ran out of memory outside PyTorch's allocator.",
         ("look for other processes on the GPU: ginfo", *LESS_GPU_MEMORY),
         "RuntimeError: CUDA error: out of memory",
@@ -43,7 +43,7 @@ RULES = (
     ),
     Rule(
         "cuda-oom",
-        ("RESOURCE_EXHAUSTED: Out of memory", "RESOURCE_EXHAUSTED: Failed to allocate",
+        ("RESOURCE_EXHAUSTED: Out of memory", "RESOURCE_EXHAUSTED: Failed to allocate", "RESOURCE_EXHAUSTED: Error allocating device buffer",
          "RESOURCE_EXHAUSTED: CUDA_ERROR_OUT_OF_MEMORY"),
         "XLA (JAX) ran out of GPU memory.",
         (*LESS_GPU_MEMORY, "share a GPU only with XLA_PYTHON_CLIENT_PREALLOCATE=false or XLA_PYTHON_CLIENT_MEM_FRACTION"),
@@ -60,15 +60,15 @@ RULES = (
     ),
     Rule(
         "cuda-oom",
-        ("OutOfMemoryError", "OUT_OF_MEMORY", "failed to allocate CUDA", "unable to allocate CUDA", "ut of memory on device", "ut of memory error on GPU"),
+        ("OutOfMemoryError", "OUT_OF_MEMORY", "failed to allocate CUDA", "unable to allocate CUDA", "ut of memory on device", "ut of memory error on GPU", "ResourceExhaustedError", "NVML_SUCCESS == r INTERNAL ASSERT FAILED"),
         "The GPU ran out of memory.",
         LESS_GPU_MEMORY,
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: 3,635,267,072 bytes).",
-        r"cu(?:py|da)\S*\.OutOfMemoryError|torch\.OutOfMemoryError|(?:CUDA|CU|HIP)\w*OUT_OF_MEMORY|allocate CUDA\d* buffer|[Oo]ut of memory (?:error )?on (?:device|GPU)",
+        r"cu(?:py|da)\S*\.OutOfMemoryError|torch\.OutOfMemoryError|ResourceExhaustedError.*(?:allocate|OOM)|NVML_SUCCESS == r|(?:CUDA|CU|HIP)\w*OUT_OF_MEMORY|allocate CUDA\d* buffer|[Oo]ut of memory (?:error )?on (?:device|GPU)",
     ),
     Rule(
         "cuda-oom",
-        ("Free memory on device", "No available memory for the cache blocks", "larger than the maximum number of tokens that can be stored in KV cache"),
+        ("Free memory on device", "larger than the available KV cache memory", "increase --mem-fraction-static", "No available memory for the cache blocks", "larger than the maximum number of tokens that can be stored in KV cache"),
         "The inference server has no GPU memory left for its KV cache.",
         ("lower the context length (max_model_len) or the concurrency, or raise gpu_memory_utilization",
          "predict it: gflow fit --serving"),
@@ -79,7 +79,7 @@ RULES = (
         "shared-memory",
         ("It is possible that dataloader's workers are out of shared memory",
          "DataLoader worker", "unable to open shared memory object", "unable to write to file </torch_",
-         "unable to mmap", "Error while creating shared memory segment /dev/shm",
+         "unable to mmap", "unable to allocate shared memory", "unable to resize file </torch_", "/dev/shm", "posix_fallocate failed", "Error while creating shared memory segment /dev/shm",
          "Error while attaching to shared memory segment /dev/shm"),
         "Shared memory (/dev/shm) is full: workers of the data loader pass their batches through it.",
         ("look at df -h /dev/shm, and enlarge it (in a container: --shm-size=8g or --ipc=host)",
@@ -87,7 +87,8 @@ RULES = (
         "RuntimeError: DataLoader worker (pid 2412) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
         r"out of shared memory|killed by signal: Bus error|shared memory object|/dev/shm/nccl"
-        r"|unable to (?:write|mmap).*(?:No space|Cannot allocate|\(28\)|\(12\))",
+        r"|unable to allocate shared memory|unable to (?:write|resize|mmap)[^<]*</(?:torch_|dev/shm).*(?:No space|Cannot allocate|\(28\)|\(12\))"
+        r"|No space left on device.*/dev/shm|/dev/shm.*No space left|posix_fallocate failed.*No space",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -110,12 +111,12 @@ RULES = (
     ),
     Rule(
         "host-oom",
-        ("MemoryError", "std::bad_alloc", "Cannot allocate memory", "java.lang.OutOfMemoryError"),
+        ("MemoryError", "memory allocation of", "std::bad_alloc", "Cannot allocate memory", "java.lang.OutOfMemoryError"),
         "The host ran out of memory.",
         MORE_HOST_MEMORY,
         "MemoryError",
         r"^\S*MemoryError\b(?!.*CUDA)|std::bad_alloc|OSError: \[Errno 12\]|fork: Cannot allocate|cannot allocate memory in static"
-        r"|\[Errno 12\] Cannot allocate|java\.lang\.OutOfMemoryError|mmap.*Cannot allocate memory",
+        r"|\[Errno 12\] Cannot allocate|java\.lang\.OutOfMemoryError|mmap.*Cannot allocate memory|memory allocation of \d+ bytes failed",
         confidence=Confidence.LIKELY,
     ),
     Rule(

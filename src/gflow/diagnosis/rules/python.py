@@ -25,6 +25,15 @@ RULES = (
         confidence=Confidence.LIKELY,
     ),
     Rule(
+        "missing-module",
+        ("pip install ", "PackageNotFoundError", "to be not installed", "Missing optional dependency", "is not installed"),
+        "A Python package is missing in the job's environment[: {module}].",
+        (ENVIRONMENT, "or install it there"),
+        "ImportError: Using `load_in_8bit=True` requires Accelerate: `pip install accelerate`",
+        r"^ImportError: .*(?:pip install (?:-\S+ )*(?P<module>[\w.-]+)|not installed|Missing optional dependency '(?P<module2>[^']+))|importlib\S*\.PackageNotFoundError: (?:No package metadata was found for )?(?P<module3>\S+)",
+        confidence=Confidence.LIKELY,
+    ),
+    Rule(
         "missing-library",
         ("cannot open shared object file", "version `GLIBC", "version `CXXABI", "undefined symbol"),
         "A shared library is missing or has the wrong version[: {library}].",
@@ -36,11 +45,11 @@ RULES = (
     ),
     Rule(
         "missing-file",
-        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "does not exist", "NoSuchFile", "unable to open file: name", "Cannot open: No such file", "ot found", "ot Found", "missing paths"),
+        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "does not exist", "NoSuchFile", "unable to open file: name", "Cannot open: No such file", "ot found", "ot Found", "missing paths", "NotADirectoryError", "Incorrect path_or_model_id"),
         "The file {path} does not exist.",
         ("the job starts in its folder of submission: compare gjob show {job} with the path (or use --chdir)",),
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
-        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot access '|unable to open file: name = '|FileNotFoundError: )(?P<path>[^'\n]{1,200})|^(?!.*(?:execve|exec\b|env:|nohup:)).*: '?(?P<path2>[^\s':]+)'?: (?:Cannot open: )?No such file or directory$|^\[Errno 2\] No such file or directory: '(?P<path3>[^']+)|(?:[Ii]mage|[Ff]ile|[Dd]ataset|[Pp]ath|[Cc]heckpoint)s? (?:[Nn]ot [Ff]ound:? (?P<path4>[/.]\S+)|'(?P<path5>[^']+)' not found)",
+        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot access '|unable to open file: name = '|FileNotFoundError: )(?P<path>[^'\n]{1,200})|^(?!.*(?:execve|exec\b|env:|nohup:)).*: '?(?P<path2>[^\s':]+)'?: (?:Cannot open: )?No such file or directory$|NotADirectoryError: \[Errno 20\] Not a directory: '(?P<path6>[^']+)|Incorrect path_or_model_id: '(?P<path7>[^']+)|NotFoundError: (?P<path8>/[^;\s]+); No such file|(?i:\b(?:path|file|directory|folder)\b):? ['\"]?(?P<path9>[/.][^\s'\"]*)['\"]? does not exist|^\[Errno 2\] No such file or directory: '(?P<path3>[^']+)|(?:[Ii]mage|[Ff]ile|[Dd]ataset|[Pp]ath|[Cc]heckpoint)s? (?:[Nn]ot [Ff]ound:? (?P<path4>[/.]\S+)|'(?P<path5>[^']+)' not found)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -53,23 +62,23 @@ RULES = (
     ),
     Rule(
         "bad-arguments",
-        (": error: unrecognized arguments", ": error: the following arguments are required", ": error: argument ", "Error: No such option", "Error: Missing option", "Error: Missing argument", "error: unrecognized option", "Could not override", "are not used by the HfArgumentParser", "invalid option --", "Unknown option", "Got unexpected extra argument"),
+        (": error: unrecognized arguments", ": error: the following arguments are required", ": error: argument ", "Error: No such option", "Error: Missing option", "Error: Missing argument", "error: unrecognized option", "Could not override", "are not used by the HfArgumentParser", "invalid option --", "Unknown option", "Got unexpected extra argument", "UnrecognizedFlagError", "OverrideParseException", "Could not consume arg", ": error: ambiguous option"),
         "The program refuses its arguments: {text}.",
         ("compare the command with the program's --help: gjob show {job}",),
         "train.py: error: unrecognized arguments: --learning-rate 0.1",
-        r"[Ee]rror: (?P<text>(?:unrecognized|the following|argument|No such option|Missing|Got unexpected)[^\n]{0,150})|(?P<text2>Could not override '[^']*'|Some specified arguments are not used[^\n]{0,80}|invalid option -- \S+)",
+        r"[Ee]rror: (?P<text>(?:unrecognized|ambiguous option|the following|argument|No such option|Missing (?:option|argument)|Got unexpected|Unknown command line flag)[^\n]{0,150})|(?P<text2>Could not override '[^']*'|OverrideParseException: [^\n]{0,80}|Could not consume arg: \S+|Some specified arguments are not used[^\n]{0,80}|invalid option -- \S+)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
         "state-dict",
-        ("Error(s) in loading state_dict", "size mismatch for", "Missing key(s) in state_dict", "Unexpected key(s) in state_dict"),
+        ("Error(s) in loading state_dict", "size mismatch for", "loaded state dict", "Missing key(s) in state_dict", "Unexpected key(s) in state_dict"),
         "The checkpoint does not fit the model.",
         ("build the model as it was saved (sizes, heads, prefix `module.` of DDP), or load with strict=False",),
         "RuntimeError: Error(s) in loading state_dict for ResNet:",
     ),
     Rule(
         "bad-checkpoint",
-        ("PytorchStreamReader failed", "invalid load key", "UnpicklingError", "unexpected end of data", "BadZipFile", "SafetensorError", "tarfile.ReadError", "Error while deserializing header", "Weights only load failed",
+        ("PytorchStreamReader failed", "invalid load key", "truncated file: eof", "cannot identify image file", "image file is truncated", "agic bytes not found", "ended before the end-of-stream marker", "while decompressing data", "Not a gzipped file", "UnpicklingError", "unexpected end of data", "BadZipFile", "SafetensorError", "tarfile.ReadError", "Error while deserializing header", "Weights only load failed",
          "HeaderTooLarge", "Unable to load weights from pytorch checkpoint", "InvalidHeaderDeserialization", "MetadataIncompleteBuffer", "incomplete metadata", "unexpected EOF, expected", "Unable to open file (file signature not found)", "Unable to synchronously open file"),
         "A checkpoint or data file is damaged, cut off or of another format.",
         ("look at its size: a file of about 130 bytes is a Git LFS pointer (git lfs pull); a cut-off one was written while the disk was full or the job was killed",
@@ -90,7 +99,8 @@ RULES = (
     Rule(
         "shape-mismatch",
         ("mat1 and mat2 shapes cannot be multiplied", "The size of tensor a", "The expanded size of the tensor", "Dimension out of range", "split_with_sizes expects", "dimension mismatch", "Expected size for first two dimensions", "Expected hidden[0] size", "The shape of the mask", "Sizes of tensors must match", "shapes cannot be multiplied", "stack expects each tensor to be equal size",
-         "is invalid for input of size", "operands could not be broadcast together", "does not match the expected", "Given groups=", "Expected input batch_size", "Incompatible shapes", "got incompatible shapes", "inhomogeneous shape", "is incompatible with the layer"),
+         "is invalid for input of size", "operands could not be broadcast together", "does not match the expected", "Given groups=", "Expected input batch_size", "Incompatible shapes", "got incompatible shapes", "inhomogeneous shape", "is incompatible with the layer", "-dimensional input for", "different to the input size", "contracting dimensions to have the same", "resize storage that is not resizable", "Kernel size can't be greater", "mismatch in its core dimension",
+         "inconsistent tensor size", "size mismatch, m1", "size mismatch (got", "must match the size of tensor", "inconsistent numbers of samples", "Shapes must be equal rank", "shape mismatch:", "could not broadcast input array"),
         "Shapes do not match.",
         ("print the shapes before this line; a last, smaller batch is a usual cause (drop_last=True)",),
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 768x10)",
@@ -98,16 +108,16 @@ RULES = (
     ),
     Rule(
         "device-mismatch",
-        ("Expected all tensors to be on the same device", "Input type (", "same device as the indexed tensor", "not at the same device", "Pointer argument (at", "Expected object of device type"),
+        ("Expected all tensors to be on the same device", "Input type (", "same device as the indexed tensor", "must be on the current device", "device type tensor to numpy", "parameters and buffers on device", "but expected it to be on GPU", "but expected on cuda", "not at the same device", "Pointer argument (at", "Expected object of device type"),
         "Tensors are on different devices: a part of the model or the batch was not moved to the GPU.",
         ("move both with .to(device); new tensors inside forward need device=x.device",),
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        r"Expected all tensors to be on the same device|not at the same device|cpu tensor\?|Expected object of device type|indexed tensor"
+        r"Expected all tensors to be on the same device|not at the same device|cpu tensor\?|Expected object of device type|indexed tensor|on the current device|tensor to numpy|found one of them on device|but expected (?:it to be )?on"
         r"|Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \((?!torch\.cuda)|Input type \((?!torch\.cuda)\S+\) and (?:weight|bias) type \(torch\.cuda",
     ),
     Rule(
         "dtype-mismatch",
-        ("expected scalar type", "must have the same dtype", "expected m1 and m2 to have the same dtype", "to have the same dtype", "Found dtype ", "can't be cast to the desired output type", "not implemented for '", "Input type ("),
+        ("expected scalar type", "must have the same dtype", "expected m1 and m2 to have the same dtype", "to have the same dtype", "Found dtype ", "can't be cast to the desired output type", "not implemented for '", "destination dtypes match", "only support fp16 and bf16", "Input type ("),
         "Tensors have different or unsupported types.",
         ("convert them (.float(), .to(dtype)), or run the step inside torch.autocast",),
         "RuntimeError: expected scalar type Half but found Float",
@@ -129,7 +139,7 @@ RULES = (
         "A process could not be spawned: the script starts it while it is imported, or passes an object without pickle.",
         ("put its main part under: if __name__ == '__main__':", "replace lambdas and local functions passed to workers by functions of a module"),
         "An attempt has been made to start a new process before the current process has finished its bootstrapping phase.",
-        r"before the|(?:Can't pickle|Can't get) local object|[Cc]an(?:'t|not) pickle",
+        r"bootstrapping|before the|(?:Can't pickle|Can't get) local object|[Cc]an(?:'t|not) pickle",
         confidence=Confidence.LIKELY,
     ),
     Rule(

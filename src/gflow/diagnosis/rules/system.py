@@ -25,11 +25,11 @@ RULES = (
     ),
     Rule(
         "file-system",
-        ("Read-only file system", "Stale file handle", "Stale NFS file handle", "unable to lock file", "No locks available", "Unable to lock file", "Input/output error", "Transport endpoint is not connected", "Remote I/O error", "bad superblock", "Structure needs cleaning"),
+        ("Read-only file system", "Stale file handle", "Stale NFS file handle", "unable to lock file", "No locks available", "Unable to lock file", "Input/output error", "Transport endpoint is not connected", "Remote I/O error", "bad superblock", "Device or resource busy", "database is locked", "Structure needs cleaning"),
         "The file system failed: {text}.",
         ("look at the mount: findmnt -T PATH; a network file system may be away, a failing disk becomes read-only",),
         "OSError: [Errno 30] Read-only file system: '/scratch/out'",
-        r"(?P<text>Read-only file system|Stale (?:NFS )?file handle|Input/output error|[Uu]nable to lock file|No locks available|Transport endpoint is not connected|Remote I/O error|bad superblock|Structure needs cleaning)",
+        r"(?P<text>Read-only file system|Stale (?:NFS )?file handle|Input/output error|[Uu]nable to lock file|No locks available|Transport endpoint is not connected|Remote I/O error|bad superblock|Device or resource busy|database is locked|Structure needs cleaning)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -60,17 +60,17 @@ RULES = (
     ),
     Rule(
         "command-not-found",
-        ("command not found", "not found", "No such file or directory"),
+        ("not found", "No such file or directory"),
         "The program {program} does not exist in the job's environment.",
         ("check PATH, modules and the environment: gjob redo {job} --venv PATH (or --conda-env NAME)",),
         "/bin/bash: line 1: pyton: command not found",
-        r"(?:^|: )(?:line )?\d*:? ?(?P<program>[\w./+-]+): (?:command )?not found$|exec: (?P<program2>\S+): not found|(?:env|nohup|exec): [‘'](?P<program3>[^’']+)[’']: No such file|execve\(\): (?P<program4>\S+): No such file",
+        r"(?:^|: )(?:line )?\d*:? ?(?P<program>[\w./+-]+): (?:command )?not found$|: command not found: (?P<program5>\S+)$|exec: \"(?P<program6>[^\"]+)\": executable file not found|exec: (?P<program2>\S+): not found|(?:env|nohup|exec): [‘'](?P<program3>[^’']+)[’']: No such file|execve\(\): (?P<program4>\S+): No such file",
         confidence=Confidence.LIKELY,
         depth=Depth.GENERAL,
     ),
     Rule(
         "line-endings",
-        ("$'\\r'", "bad interpreter: No such file", "/bin/bash^M", "^M: bad interpreter", "DOS line breaks", "sh\\r"),
+        ("$'\\r'", "bad interpreter: No such file", "/bin/bash^M", "^M: bad interpreter", "DOS line breaks", "\\r’: No such file", "\\r': No such file"),
         "The script has Windows line endings, or its first line names a missing interpreter.",
         ("convert it: sed -i 's/\\r$//' SCRIPT; check its first line (#!)",),
         "train.sh: line 2: $'\\r': command not found",
@@ -79,7 +79,7 @@ RULES = (
     ),
     Rule(
         "conda-setup",
-        ("CommandNotFoundError: Your shell has not been properly configured", "Run 'conda init' before 'conda activate'", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "conda: error: argument"),
+        ("CommandNotFoundError: Your shell has not been properly configured", "Run 'conda init' before 'conda activate'", "conda: command not found", "conda: not found", "EnvironmentNameNotFound", "EnvironmentLocationNotFound", "conda: error: argument"),
         "conda could not activate the environment in the job's shell.",
         ("let gflow activate it: gjob redo {job} --conda-env NAME",
          "or in the script, before it: source \"$(conda info --base)/etc/profile.d/conda.sh\""),
@@ -150,7 +150,7 @@ RULES = (
     ),
     Rule(
         "license",
-        ("License checkout failed", "license server", "No valid license", "in authorized user list", "License Error", "icense has expired", "icense expired", "valid license", "No license", "icense not found", "icense is not valid", "License:", "Invalid license", "Licensed number of users already reached", "Model too large for size-limited", "FLEXnet", "FlexNet", "LicenseError", "HostID mismatch", "No Gurobi license found", "License manager error"),
+        ("icense checkout failed", "icense cannot be located", "missing_license", "license server", "No valid license", "in authorized user list", "License Error", "icense has expired", "icense expired", "valid license", "No license", "icense not found", "icense is not valid", "License:", "Invalid license", "Licensed number of users already reached", "Model too large for size-limited", "FLEXnet", "FlexNet", "LicenseError", "HostID mismatch", "No Gurobi license found", "License manager error"),
         "The program got no license.",
         ("check the license server's address in the job's environment (MLM_LICENSE_FILE, LM_LICENSE_FILE, GRB_LICENSE_FILE)",
          "if all seats are taken, run fewer jobs at once: --max-concurrent"),

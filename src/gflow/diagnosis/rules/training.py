@@ -25,20 +25,21 @@ RULES = (
     ),
     Rule(
         "loader-worker",
-        ("DataLoader worker (pid", "Caught ", "DataLoader worker exited unexpectedly"),
+        ("DataLoader worker (pid", "Pin memory thread exited unexpectedly", "DataLoader timed out after", "Caught ", "DataLoader worker exited unexpectedly"),
         "A worker of the data loader died[: {text}].",
         ("the cause is in the worker: run with num_workers=0 to see its own error",),
         "RuntimeError: DataLoader worker (pid(s) 4242) exited unexpectedly",
-        r"DataLoader worker \(pid\S*(?: [\d, ]+\))? ?exited unexpectedly|worker exited unexpectedly|Caught (?P<text>\w+) in DataLoader worker process",
+        r"DataLoader worker \(pid\S*(?: [\d, ]+\))? ?exited unexpectedly|(?:worker|thread) exited unexpectedly|DataLoader timed out|Caught (?P<text>\w+) in DataLoader worker process",
         confidence=Confidence.LIKELY,
         depth=Depth.CONSEQUENCE,
     ),
     Rule(
         "empty-data",
-        ("num_samples should be a positive integer value", "but got num_samples=0", "Found 0 files", "Found 0 images", "Found no valid file for the classes", "No data found", "contains no samples", "Dataset is empty", "dataset is empty", "Couldn't find any class folder", "The dataset is empty", "No images found"),
+        ("num_samples should be a positive integer value", "but got num_samples=0", "Found 0 files", "Found 0 images", "Found no valid file for the classes", "No data found", "contains no samples", "Dataset is empty", "dataset is empty", "Couldn't find any class folder", "The dataset is empty", "No images found", "No labels found", "n_samples=0", "EmptyDataError", "train set will be empty"),
         "The data set is empty.",
         ("check the path of the data, and filters on it",),
         "ValueError: num_samples should be a positive integer value, but got num_samples=0",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "batch-norm",
@@ -57,7 +58,7 @@ RULES = (
     ),
     Rule(
         "graph-twice",
-        ("Trying to backward through the graph a second time", "has been modified by an inplace operation", "does not require grad and does not have a grad_fn"),
+        ("Trying to backward through the graph a second time", "has been modified by an inplace operation", "a leaf Variable that requires grad", "does not require grad and does not have a grad_fn"),
         "Autograd cannot compute the gradients: the graph is gone, changed in place, or missing.",
         ("detach values kept from an earlier step, replace in-place operations, check requires_grad",),
         "RuntimeError: Trying to backward through the graph a second time",
