@@ -135,3 +135,10 @@ def test_an_exception_that_points_above_is_a_consequence() -> None:
 def test_an_exception_without_traceback_is_possible() -> None:
     (found,) = diagnose(JobFacts(exit_code=1), "NotImplementedError: No operator found\n").findings
     assert (found.cause, found.confidence) == ("exception", Confidence.POSSIBLE)
+
+
+def test_the_error_of_a_traceback_counts_more_than_its_code() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+    trace += '    check("Read-only file system")\n'
+    assert first_of(trace + "OSError: [Errno 5] Input/output error: '/x'\n") == "file-system"
+    assert first_of(trace + "IndexError: list index out of range\n") == "index-range"

@@ -83,23 +83,23 @@ def diagnose(facts: JobFacts, content: str) -> Diagnosis:
     return Diagnosis(tuple(_first_of_each_cause(ranked))[:MOST], tuple(log.raw[-LAST_LINES:]))
 
 
-def _weight(one: Finding, log: LogText) -> tuple[int, int, tuple[int, int]]:
+def _weight(one: Finding, log: LogText) -> tuple[int, int, tuple[int, int, int]]:
     """Findings of the record first, then roots before consequences, sure ones before others."""
     if one.evidence is None:
-        return (int(one.depth) + 1, int(one.confidence), (0, 0))
+        return (int(one.depth) + 1, int(one.confidence), (0, 0, 0))
     is_near = one.evidence.line >= len(log.lines) - NEAR_END
     return (int(one.depth) if is_near else 0, int(one.confidence), _recency(one, log))
 
 
-def _recency(one: Finding, log: LogText) -> tuple[int, int]:
+def _recency(one: Finding, log: LogText) -> tuple[int, int, int]:
     """Later lines first; between ranks, and in a chain of exceptions, the one that failed first."""
     assert one.evidence is not None
     line = one.evidence.line
     ranks = {log.rank_of(trace.last) for trace in log.tracebacks}
     if len(ranks - {None}) > 1:
-        return (-line, 0)
-    chain = log.chain_of(line)
-    return (chain.last if chain else line, -line)
+        return (-line, 0, 0)
+    trace, chain = log.traceback_of(line), log.chain_of(line)
+    return (chain.last, -trace.first, line) if trace and chain else (line, 0, 0)
 
 
 def _first_of_each_cause(ranked: list[Finding]) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ RULES = (
         ("locked memory must be unlimited: ulimit -l", "try without it: NCCL_IB_DISABLE=1; if that works, ask the administrator"),
         "node2:812:901 [3] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
         r"(?P<text>(?:Call to )?ibv_\w+ failed[^\n]{0,60}|Got completion from peer[^\n]{0,90}(?:status=|error )\d+)",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "nccl-error",

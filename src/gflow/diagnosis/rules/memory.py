@@ -65,6 +65,7 @@ RULES = (
         LESS_GPU_MEMORY,
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: 3,635,267,072 bytes).",
         r"cu(?:py|da)\S*\.OutOfMemoryError|torch\.OutOfMemoryError|ResourceExhaustedError.*(?:allocate|OOM)|NVML_SUCCESS == r|(?:CUDA|CU|HIP)\w*OUT_OF_MEMORY|allocate CUDA\d* buffer|[Oo]ut of memory (?:error )?on (?:device|GPU)",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "cuda-oom",

@@ -92,6 +92,7 @@ RULES = (
         "The program was built for another machine, or the script has no first line (#!).",
         ("compare: file PROGRAM; uname -m",),
         "bash: ./train: cannot execute binary file: Exec format error",
+        confidence=Confidence.LIKELY,
     ),
     Rule(
         "illegal-instruction",

@@ -18,7 +18,7 @@ RULES = (
     ),
     Rule(
         "nan",
-        ("Minimum loss scale reached", "Current loss scale already at minimum", "Attempted unscale_ but _scale is None", "loss scale to 0.0", "Loss scale is too small"),
+        ("Minimum loss scale reached", "Current loss scale already at minimum", "loss scale to 0.0", "Loss scale is too small"),
         "The gradient scaler of fp16 found no scale without overflow: the values are NaN or infinite.",
         ("use bf16, or lower the learning rate and clip gradients",),
         "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
