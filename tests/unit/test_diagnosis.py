@@ -142,3 +142,13 @@ def test_the_error_of_a_traceback_counts_more_than_its_code() -> None:
     trace += '    check("Read-only file system")\n'
     assert first_of(trace + "OSError: [Errno 5] Input/output error: '/x'\n") == "file-system"
     assert first_of(trace + "IndexError: list index out of range\n") == "index-range"
+
+
+def test_a_warning_is_at_most_possible() -> None:
+    error = "requests.exceptions.ConnectionError: Max retries exceeded with url: /api\n"
+    text = error + "W0101 10:00:00 loader.py:3] list index out of range: skipped\n"
+    found = diagnose(JobFacts(exit_code=1), text).findings
+    assert [(one.cause, one.confidence.name) for one in found] == [
+        ("network", "LIKELY"),
+        ("index-range", "POSSIBLE"),
+    ]

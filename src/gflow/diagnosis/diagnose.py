@@ -150,7 +150,7 @@ def _make_finding(
         rule.cause,
         summary,
         tuple(advice),
-        rule.confidence,
+        min(rule.confidence, Confidence.POSSIBLE) if log.is_harmless(number) else rule.confidence,
         rule.depth,
         evidence,
         trace.frame if trace else None,
