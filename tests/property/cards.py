@@ -289,6 +289,7 @@ def mend(world: CardWorld, dice: Dice) -> None:
     resume(world, dice)
     world.apply(LeasesSeen(at=now, foreign={}))
     world.apply(Drain(at=now, uid=0, on=False))
+    world.apply(Drain(at=now, uid=0, on=False, gpus=tuple(world.state.machine.drained.gpus)))
     world.apply(Restrict(at=now, uid=0, allowed=None))
 
 

@@ -518,6 +518,8 @@ def drain(world: World, dice: Dice) -> None:
     world.apply(Drain(at=world.clock.now(), uid=0, on=on, gpus=gpus, reason="test"))
     if gpus is None and on and dice.chance(80):
         world.apply(Drain(at=world.clock.now(), uid=0, on=False))
+    if gpus is None and not on and dice.chance(80):
+        world.apply(Drain(at=world.clock.now(), uid=0, on=False, gpus=tuple(range(6))))
 
 
 def reclaim(world: World, dice: Dice) -> None:

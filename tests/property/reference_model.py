@@ -174,7 +174,6 @@ class ReferenceModel:
                 self.reclaimed = bool(why)
             case Drain(on=on, gpus=None):
                 self.drained, self.reclaimed = on, self.reclaimed and on
-                self.drained_gpus = self.drained_gpus if on else set()
             case Drain(on=on, gpus=gpus):
                 self.drained_gpus = self.drained_gpus | set(gpus) if on else self.drained_gpus - set(gpus)
             case Restrict(allowed=allowed):

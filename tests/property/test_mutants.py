@@ -16,7 +16,7 @@ from tests.property import world
 from tests.property.fuzz import Found, run_world
 
 # How long a fault may stay hidden: a tenth of what the default run looks at. (Most take about 50.)
-MOST_STEPS = 3000
+MOST_STEPS = 5000
 WORLD_STEPS = 200
 SEEDS = range(5)
 

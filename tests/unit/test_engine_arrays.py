@@ -2,7 +2,9 @@
 
 import pytest
 
+from gflow.core.events import Unclaim
 from gflow.core.ids import job_key
+from gflow.core.reasons import LEASED
 from gflow.errors import Forbidden, NotFound, Refused
 from gflow.testing import progress
 
@@ -385,3 +387,15 @@ def test_an_array_that_has_begun_does_not_end_before_its_tasks():
     for task in ("1_0", "1_1", "1_2"):
         machine.ends(task)
     assert machine[1].is_final
+
+
+def test_task_of_a_claimed_array_does_not_start_again():
+    """A bulk cancel is under way when the attempt of a task ends that never began."""
+    machine = Machine(cpus=1, careful=False)  # a restart drops claims
+    machine.submit(array="0-0")
+    assert machine.running() == ["1_0"]
+    machine.state.claimed.add(job_key(1))  # as a bulk cancel does
+    machine.ends("1_0", None, problem=LEASED)
+    assert machine.running() == []
+    machine.hears(Unclaim, keys=(job_key(1),))
+    assert machine.running() == ["1_0"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
-from gflow.job_states import FINAL_NAMES
 from gflow.options.commands.gjob_options import options_of
 from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
@@ -249,6 +248,8 @@ def _exec(values: Values, words: list[str]) -> int:
 
 
 def _why(values: Values, jobs: list[str]) -> int:
+    from gflow.job_states import FINAL_NAMES
+
     path = http.job_path(_one(jobs))
     job = http.get(path)["jobs"][0]
     if job["state"] in FINAL_NAMES:

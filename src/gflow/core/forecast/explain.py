@@ -74,7 +74,7 @@ def _explain_not_ready(state: State, job: Job) -> Blocker | None:
         return Blocker("Dependency", spell_broken(wait, job.spec) if wait.broken else "")
     if key in state.arriving:
         return Blocker("Arriving")
-    if key in state.claimed:
+    if state.is_claimed(job):
         return Blocker("Changing", "it is being cancelled, held or updated")
     if key in state.deadlines.later:
         return Blocker("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")

@@ -26,7 +26,7 @@ def placement(state: State, job: Job, at: Moment) -> tuple[int, ...] | None:
     machine = state.machine
     if machine.is_drained or machine.stalled or len(state.running) >= machine.most_runs:
         return None
-    if state.claimed and job.key in state.claimed:
+    if state.is_claimed(job):
         return None
     if state.is_capped(job) or state.accounting.over_quota(job, state.policy):
         return None

@@ -66,7 +66,7 @@ def may_preempt(running: Job, waiting: Job) -> bool:
 def _lacks_only_gpus(state: State, job: Job, at: Moment) -> bool:
     """Whether the job would start if it had GPUs; jobs that share GPUs do not preempt."""
     shape = job.spec.shape
-    if not shape.gpus or shape.shared or job.key in state.claimed:
+    if not shape.gpus or shape.shared or state.is_claimed(job):
         return False
     if state.is_capped(job) or state.accounting.over_quota(job, state.policy):
         return False

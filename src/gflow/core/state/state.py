@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gflow.core.ids import JobKey
+from gflow.core.ids import JobKey, job_key
 from gflow.core.model import LOCAL, PARENT_FIELDS, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.accounting import Accounting
@@ -97,6 +97,10 @@ class State:
         accounting.regroup(spec.group, None)
         accounting.quota_usage.run(job, -1)
         accounting.fair_share.run(job.uid, -spec.gpus, now)
+
+    def is_claimed(self, job: Job) -> bool:
+        """Whether a bulk change of the job, or of the array that it is a task of, is under way."""
+        return bool(self.claimed) and not self.claimed.isdisjoint((job.key, job_key(job.number)))
 
     def is_capped(self, job: Job) -> bool:
         """Whether the cap of its group (`max_concurrent`) keeps this job from starting."""
