@@ -9,10 +9,11 @@ from tests.harness import Box
 SCRIPT = """
 import os, sys, time
 from gflow.ml.train.progress import report
+if os.environ["RANK"] != "0":
+    time.sleep(60)  # until the first rank has ended
 for step in range(1, 6):
     time.sleep(0.05)
-    if os.environ["RANK"] == "0":
-        report(step, samples=step * 8 * int(os.environ["WORLD_SIZE"]))
+    report(step, samples=step * 8 * int(os.environ["WORLD_SIZE"]))
 sys.exit(75)  # stopped, as a run of gflow.train that is measured
 """
 
