@@ -100,7 +100,7 @@ def _overview(
 
 
 async def _waiting_jobs(request: Request, now: Moment) -> list[WaitingJob]:
-    """The caller's next starts; the oldest waiting jobs if no start can be foretold."""
+    """The caller's next starts; the oldest waiting jobs if no start can be estimated."""
     context, viewer = context_of(request), viewer_of(request)
     starts: dict[JobKey, float] = {}
     if count_jobs(context.loop.state)[1] <= MOST_FORECAST:
