@@ -1,5 +1,6 @@
-#!/bin/sh
-# Starts gflow's command line with `python -I -S`: no site, no environment, one cached module.
+#!/bin/bash -p
+# Starts gflow's command line with `python -I -S`: no site, no environment, one cached module. bash, because dash
+# drops exported functions of bash (`module`) from the environment; -p, because none of them is to run here.
 # If the package is not a plain folder next to this script (editable installs), use `python -m gflow`.
 me=$0
 [ -L "$me" ] && me=$(readlink -f "$me")

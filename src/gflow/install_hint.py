@@ -1,4 +1,4 @@
-"""The command that adds an extra (`fit`, `train`, `plot`, `mcp`, `tui`) to gflow, as it was installed."""
+"""The command that adds an extra (`fit`, `train`, `plot`, `mcp`, `tui`, `spy`) to an installed gflow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Installation(NamedTuple):
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra in the environment of the running Python."""
+    """The command that installs an extra, or several (`spy,tui`), where the running Python is."""
     return extra_hint(extra, _running())
 
 
@@ -48,9 +48,12 @@ def packages_hint(*packages: str) -> str:
 def extra_hint(extra: str, here: Installation) -> str:
     """As `install_hint`, for any installation."""
     if here.has(PIPX):  # pipx does not inject a package that is there, so its requirements are named
-        return shlex.join(_inject(here, requirements(extra, os.path.dirname(here.package))))
+        site = os.path.dirname(here.package)
+        return shlex.join(
+            _inject(here, [name for one in extra.split(",") for name in requirements(one, site)])
+        )
     if here.has(UV):
-        return shlex.join(_uv_tool(here, {extra}, ()))
+        return shlex.join(_uv_tool(here, set(extra.split(",")), ()))
     if checkout := _checkout(here.package):
         return shlex.join([*_pip(here), "-e", f"{checkout}[{extra}]"])
     return shlex.join([*_pip(here), f"{DISTRIBUTION}[{extra}]"])

@@ -41,6 +41,8 @@ def test_pipx_injects_the_packages_of_the_extra(tmp_path: Path) -> None:
     here = environment(tmp_path / "venvs/gflow-scheduler", **{"pipx_metadata.json": "{}"})
     assert extra_hint("fit", here) == "pipx inject gflow-scheduler 'torch>=2.11' 'transformers>=5.10'"
     assert extra_hint("plot", here) == "pipx inject gflow-scheduler 'matplotlib>=3.9'"
+    several = "pipx inject gflow-scheduler 'matplotlib>=3.9' 'torch>=2.11' 'transformers>=5.10'"
+    assert extra_hint("plot,fit", here) == several
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_pipx_injects_the_packages_of_the_extra(tmp_path: Path) -> None:
 def test_uv_installs_again_with_all_that_was_there(tmp_path: Path, source: str, end: str) -> None:
     here = environment(tmp_path / "tools/gflow-scheduler", **{"uv-receipt.toml": RECEIPT % source})
     assert extra_hint("fit", here) == f"uv tool install --with numpy {end}"
+    assert extra_hint("mcp,fit", here).endswith("[fit,mcp]'")
 
 
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])

@@ -21,6 +21,7 @@ from gflow.options.values import READERS, read
 CAPTURED = {
     "limits", "command", "cwd", "umask", "environ", "script", "script_path", "group", "template",
     "name_template", "redone_from", "gpu_memory_from", "default_name", "depends_earlier",
+    "snapshot", "chdir",
 }  # fmt: skip
 
 

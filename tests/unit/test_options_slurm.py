@@ -4,12 +4,19 @@ from datetime import datetime
 
 import pytest
 
+from gflow.client.request_builder import merge_options
 from gflow.errors import UsageError
 from gflow.options.job_options import GBATCH, Option
 from gflow.options.parse import parse
-from gflow.options.slurm import multiply, sbatch, translate
+from gflow.options.slurm import check_local_words, multiply, sbatch, translate
 from gflow.options.sweeps import parameters
 from gflow.options.times import parse_time
+
+
+def without_words(values):
+    """What the options mean on one machine."""
+    return {name: value for name, value in values.items() if name != "slurm"}
+
 
 PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
 
@@ -54,7 +61,8 @@ PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_on_the_command_line(words, values):
-    assert parse([*words.split(), "true"], GBATCH, until_word=True) == (values, ["true"])
+    found, rest = parse([*words.split(), "true"], GBATCH, until_word=True)
+    assert (without_words(found), rest) == (values, ["true"])
 
 
 @pytest.mark.parametrize(
@@ -72,11 +80,72 @@ def test_on_the_command_line(words, values):
         ("--kill-on-invalid-dep=no", {"no-auto-cancel": True}),
         ("--kill-on-invalid-dep=yes", {}),
         ("-q high -C a100", {"qos": "high", "constraint": "a100"}),
-        ("--exclude=n1 --licenses x --contiguous", {"ignored": "--exclude,--licenses,--contiguous"}),
+        ("--exclude=n1 --licenses x --contiguous", {}),
+        ("-N 2-4 --mem=0", {"nodes": 2}),
+        ("--clusters=a --verbose", {"ignored": "--clusters,--verbose"}),
     ],
 )
 def test_further_spellings_of_sbatch(words, values):
-    assert parse([*words.split(), "true"], GBATCH, until_word=True) == (values, ["true"])
+    found, rest = parse([*words.split(), "true"], GBATCH, until_word=True)
+    assert (without_words(found), rest) == (values, ["true"])
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        ("--gpus 2 --nodes 2 --time 10 --cpus 4 --memory 1G --signal USR1@60 --exclusive", ()),
+        ("--gpus a100:2", ("--gpus-per-node=a100:2",)),
+        ("--gres gpu:2,tmp:1 --ntasks 4", ("--gres=gpu:2,tmp:1", "--ntasks=4")),
+        ("--exclude=n1 --licenses x --contiguous", ("--exclude=n1", "--licenses=x", "--contiguous")),
+        ("--time UNLIMITED --mem 0 --nodes 2-4", ("--time=UNLIMITED", "--mem=0", "--nodes=2-4")),
+        ("--mem-per-cpu 4G --nice 5", ("--mem-per-cpu=4G", "--nice=5")),
+        ("--exclusive=user --propagate=STACK", ("--exclusive=user", "--propagate=STACK")),
+        ("--container-image=a/b#c --ntasks-per-gpu 1", ("--container-image=a/b#c", "--ntasks-per-gpu=1")),
+        ("--on slurm --of-a-site=3", ("--of-a-site=3",)),
+    ],
+)
+def test_words_that_a_cluster_gets_from_the_command_line(words, passed):
+    assert parse([*words.split(), "true"], GBATCH, until_word=True)[0].get("slurm", ()) == passed
+
+
+def test_an_option_that_neither_gflow_nor_sbatch_has():
+    """Only sbatch knows the options of a site: without --on there is no cluster to ask."""
+    for words in ("--of-a-site=3", "--on slurm --of-a-site 3"):
+        with pytest.raises(UsageError, match="unknown option '--of-a-site'"):
+            parse([*words.split(), "true"], GBATCH, until_word=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        ("--gpus=4 -N 2", ("--gpus=4", "--nodes=2")),
+        ("-N 2-4 --mem=0 -t 0 --nice", ("--nodes=2-4", "--mem=0", "--time=0", "--nice")),
+        ("-n 8 --tasks-per-node 4 -c 2", ("--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2")),
+        ("-x n1 -w n[2-3] -L a:2,b", ("--exclude=n1", "--nodelist=n[2-3]", "--licenses=a:2,b")),
+        ("--signal=USR1@90 --switches=1@10", ("--signal=USR1@90", "--switches=1@10")),
+        ("--time=1 --time=2", ("--time=2",)),
+        ("--of-a-site 3 --its-flag", ("--of-a-site=3", "--its-flag")),
+        ("-J x -o y -p z -A a -q q --array=1-2 --requeue -H --comment=c --exclusive -M m", ()),
+    ],
+)
+def test_words_that_a_cluster_gets_from_a_script(line, passed):
+    assert sbatch(f"#SBATCH {line}\n", "job.sh")[0].get("slurm", ()) == passed
+
+
+SAID = [
+    ("--gpus=4 --exclude=n1", {"gpus": 2}, ("--exclude=n1",)),
+    ("--gpus=4 -N 2", {"nodes": 1}, ("--gpus=4", "--nodes=1")),
+    ("--gres=tmp:1", {"gpus": 2}, ("--gres=tmp:1",)),
+    ("--mem-per-cpu=1G --time=0", {"memory": 5, "time": 60}, ()),
+    ("-x n1", {"slurm": ("--exclude=n2",)}, ("--exclude=n2",)),
+    ("-n 4 -c 2", {"cpus": 8}, ("--ntasks=4",)),
+]
+
+
+@pytest.mark.parametrize(("line", "said", "passed"), SAID)
+def test_what_is_said_to_gflow_replaces_words(line, said, passed):
+    under = sbatch(f"#SBATCH {line}\n", "job.sh")[0]
+    assert merge_options(under, said)["slurm"] == passed
 
 
 def test_begin_in_words_of_slurm():
@@ -103,10 +172,10 @@ def test_a_letter_that_means_something_else_has_a_hint(words, hint):
 
 @pytest.mark.parametrize(
     "words",
-    ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency aftercorr:1",
+    ["--nice x", "--gres gpu:a:b:c", "--dependency aftercorr:1",
      "--dependency after:1+10", "--dependency after", "--dependency afterany:1?afterok:2",
      "--dependency afterok:1?afterok:2,afterok:3", "--mail-type SOMETIMES", "--gres gpu:a100:many",
-     "--gres license:1", "--kill-on-invalid-dep maybe"],
+     "--kill-on-invalid-dep maybe"],
 )  # fmt: skip
 def test_unknown_slurm_option_is_refused(words):
     with pytest.raises(UsageError):
@@ -144,7 +213,7 @@ def test_a_line_in_a_script(line, values):
         script = script.replace("for #3", "for 3")
         values = {"comment": "for 3"}
     found, ignored = sbatch(script, "job.sh")
-    assert (multiply(found), ignored) == (values, [])
+    assert (without_words(multiply(found)), ignored) == (values, [])
 
 
 @pytest.mark.parametrize(
@@ -164,31 +233,41 @@ def test_a_line_in_a_script(line, values):
     ],
 )
 def test_quantities_of_each_task_are_multiplied(line, totals):
-    found = multiply(sbatch(f"#SBATCH {line}\n", "job.sh")[0])
+    found = without_words(multiply(sbatch(f"#SBATCH {line}\n", "job.sh")[0]))
     assert found | totals == found
     assert found.get("cpus") == totals.get("cpus")
     assert (
-        multiply(
-            parse(
-                [
-                    *line.replace("-n ", "--ntasks ")
-                    .replace("-N ", "--nodes ")
-                    .replace("-c ", "--cpus-per-task ")
-                    .split(),
-                    "x",
-                ],
-                GBATCH,
-                until_word=True,
-            )[0]
+        without_words(
+            multiply(
+                parse(
+                    [
+                        *line.replace("-n ", "--ntasks ")
+                        .replace("-N ", "--nodes ")
+                        .replace("-c ", "--cpus-per-task ")
+                        .split(),
+                        "x",
+                    ],
+                    GBATCH,
+                    until_word=True,
+                )[0]
+            )
         )
         == found
     )
 
 
 def test_ignored_sbatch_option_is_named_once():
-    script = "#SBATCH -n 4 --licenses=a\n\n# x\n#SBATCH --licenses=b --time=5\n#SBATCHED --mem=5\n"
+    script = "#SBATCH -n 4 --clusters=a\n\n# x\n#SBATCH --clusters=b --time=5\n#SBATCHED --mem=5\n"
     script += "echo\n#SBATCH -t 1\n"
-    assert sbatch(script, "job.sh") == ({"ntasks": 4, "time": 300}, ["--licenses"])
+    values, ignored = sbatch(script, "job.sh")
+    assert (without_words(values), ignored) == ({"ntasks": 4, "time": 300}, ["--clusters"])
+
+
+def test_resources_besides_gpus_are_for_clusters():
+    for words in (("--gres=gpu:1,license:2",), ("--gres=license:1",)):
+        with pytest.raises(UsageError, match="only GPUs on this machine, not 'license"):
+            check_local_words(words)
+    check_local_words(("--gres=gpu:a100:2", "--exclude=n1"))
 
 
 def test_a_line_that_is_wrong_is_named():

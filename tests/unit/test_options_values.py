@@ -75,6 +75,7 @@ WRITTEN = {
     "duration": "1:30",
     "seconds": "1:30",
     "size": "1.5G",
+    "patterns": "runs/**,*.csv",
     "need": "auto",
     "prediction": "plan.json",
     "array": "0-9:3,12%2",

@@ -21,8 +21,12 @@ def capture(values: dict[str, Any]) -> tuple[str, bytes]:
     """The job's working folder and environment block."""
     folder = os.path.abspath(values["chdir"]) if "chdir" in values else hot_path.working_folder()
     if not os.path.isdir(folder):
-        raise UsageError(f"there is no folder {folder}")
+        if not is_elsewhere(values):
+            raise UsageError(f"there is no folder {folder}")
+        folder = hot_path.working_folder()
     environment = _exported(values.get("export", "ALL"))
+    for name in values.get("unset", ()):  # a variable of sbatch that an option overrides
+        environment.pop(os.fsencode(name), None)
     if "config" in values:
         environment[b"GFLOW_CONFIG"] = os.fsencode(os.path.abspath(values["config"]))
     if "venv" in values or "conda-env" in values:
@@ -30,12 +34,30 @@ def capture(values: dict[str, Any]) -> tuple[str, bytes]:
     return folder, b"\0".join(name + b"=" + value for name, value in environment.items())
 
 
+def folder_there(values: dict[str, Any]) -> str:
+    """The folder of --chdir for a job on a cluster, as it was given; empty: none."""
+    chdir: str = values.get("chdir", "")
+    return chdir if values.get("on") or values.get("overflow") else ""
+
+
+def is_elsewhere(values: dict[str, Any]) -> bool:
+    """Whether the target of the job is a cluster over SSH, which has folders of its own."""
+    name = values.get("on") or values.get("overflow")
+    if not name:
+        return False
+    from gflow.client import http
+
+    return any(target["name"] == name and target.get("host") for target in http.get("/targets")["targets"])
+
+
 def _exported(spec: str) -> dict[bytes, bytes]:
     """Parse --export: ALL, NONE, or a list of NAME (value from here) and NAME=value; ALL,A=b adds to ALL."""
     here = dict(os.environb)
+    here.pop(EXPORT, None)  # of the job that this command runs in
     if spec == "ALL":
         return here
     kept: dict[bytes, bytes] = {}
+    named: list[bytes] = []
     for name in BASIC:
         if name in here:
             kept[name] = here[name]
@@ -48,6 +70,9 @@ def _exported(spec: str) -> dict[bytes, bytes]:
                 kept[name] = value
             elif name in here:
                 kept[name] = here[name]
+            named.append(name)
+    if named:
+        kept[EXPORT] = b",".join(named)
     return kept
 
 
@@ -92,6 +117,8 @@ def _conda_prefix(name: str) -> str:
     raise UsageError(f"there is no conda environment {name!r}", hint=hint)
 
 
+# The names that --export gave: only these variables are sent to a cluster elsewhere.
+EXPORT = b"GFLOW_EXPORT"
 BASIC = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"PATH", b"LANG")
 FOLDERS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba")
 

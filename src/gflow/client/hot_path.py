@@ -45,7 +45,7 @@ def submit(words: list[str]) -> int | None:
     if words and words[0] in ("completion", "new"):
         return None
     values, command = parse(words, GBATCH, until_word=True)
-    if values.keys() & SLOW:
+    if values.keys() & SLOW or (values and has_sbatch_variables()):
         return None
     if not is_plain(command):
         return None
@@ -103,6 +103,11 @@ def is_plain(command: list[str]) -> bool:
     if len(command) == 1 and (SHELL.intersection(word) or is_file(word)):
         return False
     return is_on_path(word)
+
+
+def has_sbatch_variables() -> bool:
+    """Whether the environment has variables of sbatch, which options may override."""
+    return any(name.startswith(b"SBATCH_") for name in posix.environ)
 
 
 def is_on_path(word: str) -> bool:

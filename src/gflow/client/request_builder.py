@@ -9,11 +9,12 @@ import sys
 from typing import Any
 
 from gflow.client import hot_path
-from gflow.client.capture import capture, read_file, resolve
+from gflow.client.capture import capture, folder_there, read_file, resolve
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 from gflow.options.job_options import GBATCH
 from gflow.options.parse import parse
+from gflow.options.sbatch_words import merge_words, overridden_variables
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
@@ -46,6 +47,8 @@ def describe(values: dict[str, Any], command: list[str]) -> str:
         from gflow.client.jobfile import options_of
 
         values = merge_options(options_of(values["config"]), values)
+    if unset := overridden_variables(os.environ, values):
+        values = values | {"unset": unset}
     if "wrap" in values:
         if command:
             raise UsageError("--wrap takes the place of a script and a command", hint="give only one of them")
@@ -116,7 +119,8 @@ def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]
             both[name] = tuple(dict.fromkeys((*under[name], *over[name])))
     if slurm.IGNORED in under and slurm.IGNORED in over:
         both[slurm.IGNORED] = f"{under[slurm.IGNORED]},{over[slurm.IGNORED]}"
-    return both
+    words = merge_words(under, over)
+    return both | {"slurm": words} if "slurm" in both else both
 
 
 def _file(values: dict[str, Any], command: list[str]) -> str:
@@ -153,9 +157,11 @@ def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     values = slurm.multiply(values)
     if slurm.IGNORED in values:
         names = ", ".join(dict.fromkeys(values.pop(slurm.IGNORED).split(",")))
-        sys.stderr.write(f"gbatch: ignored: {names} (this is one machine)\n")
+        sys.stderr.write(f"gbatch: ignored: {names} (no job of gflow can have them)\n")
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
-    return hot_path.job_body(resolve(values), command, script + rows, capture(values))
+    captured, there = capture(values), folder_there(values)
+    chdir = f',"chdir":{hot_path.dumps(there)}' if there else ""
+    return hot_path.job_body(resolve(values), command, script + rows + chdir, captured)
 
 
 def _rows(path: str) -> list[dict[str, str]]:

@@ -71,6 +71,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     gpu_memory_from: str = ""
     # Name that is shown if the user gave none; empty: the id. Does not tell work apart (runtime_estimates).
     default_name: str = ""
+    # The snapshot of the folder `sync` that was taken at submission; empty: no files are sent.
+    snapshot: str = ""
+    # The folder on a cluster over SSH that the user named; empty: that of the target.
+    chdir: str = ""
     # Each field below is set by an option (options/job_options.py).
     name: str = ""
     gpus: int = 0
@@ -126,6 +130,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     # Directories of the Python environments to activate.
     venv: str = ""
     conda_env: str = ""
+    # Image in which the command runs on a cluster; empty: that of the target; NO_CONTAINER: none.
+    container: str = ""
     notify_emails: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ()
     # Parameters that a sweep chose for this job: (name, value).
@@ -149,6 +155,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     exclusive: bool = False
     # Further options for sbatch, passed through.
     slurm: tuple[str, ...] = ()
+    # Folder whose files are sent to the cluster, absolute once submitted; empty: as the target says.
+    sync: str = ""
+    no_sync: bool = False
+    # The most that may be sent, in MiB; 0: as the target says.
+    sync_size_mib: int = 0
+    # Patterns of result files that are fetched when the job ends; empty: as the target says.
+    outputs: tuple[str, ...] = ()
     # Alternative shapes: the first that can start runs the job; `local:n1_gpu2` is one of this machine.
     race: tuple[str, ...] = ()
 
@@ -209,14 +222,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 PARENT_FIELDS = ("depends_on", "depends_any", "depends_end", "depends_failure", "depends_start")
 
 
+# The value of `Spec.container` for a job that runs in no container, whatever its target says.
+NO_CONTAINER = "none"
 # A spec without options: it has the default of each.
 DEFAULT_SPEC = Spec(command=(), cwd="")
 
 
 def size_of(spec: Spec) -> int:
     """Approximate bytes of the variable-length fields, without those that may change while the job runs."""
-    size = len(spec.cwd) + len(spec.script_path) + len(spec.output) + len(spec.error)
-    size += len(spec.venv) + len(spec.conda_env)
+    size = len(spec.cwd) + len(spec.chdir) + len(spec.script_path) + len(spec.output) + len(spec.error)
+    size += len(spec.venv) + len(spec.conda_env) + len(spec.container)
     for text in spec.command:
         size += len(text)
     for text in spec.template:
@@ -253,6 +268,8 @@ class RemoteState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     hold: bool = False
     # GPUs kept for it here while it is withdrawn in order to start here; None: it is not.
     kept: tuple[int, ...] | None = None
+    # GPUs of the shape that won a race there, on all nodes; 0: those of the spec.
+    gpus: int = 0
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -261,6 +278,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     # Time of the report, on the wall clock.
     at: float
     step: int
+    # Time of the report with this step; 0: that of this report.
+    step_at: float = 0.0
     steps: int = 0
     epoch: int = 0
     epochs: int = 0
@@ -272,6 +291,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     metrics: dict[str, float] = {}
     # Names of `loss` and metrics whose latest value is not finite.
     nan: tuple[str, ...] = ()
+    # Folder in which the run takes requests for profiles; empty: it takes none.
+    profile_dir: str = ""
 
     def metric(self, name: str) -> float | None:
         """The value of a metric, or of `loss`; None: not reported."""

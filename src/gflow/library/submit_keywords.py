@@ -95,6 +95,8 @@ class SubmitKeywords(TypedDict, total=False):
     """Slurm reservation."""
     exclusive: bool | None
     """Use whole cluster nodes, not shared with other jobs."""
+    container: str | None
+    """Image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none."""
     race: str | Sequence[str] | None
     """Shapes to try at once, on Slurm or here; the job runs in the first that can start:
     local:n1_gpu2,n4_gpu1.
@@ -103,6 +105,18 @@ class SubmitKeywords(TypedDict, total=False):
     """Samples per optimizer step over all GPUs, in any shape of the job (GFLOW_EFFECTIVE_BATCH)."""
     slurm: str | Sequence[str] | None
     """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
+    sync: Path | None
+    """Folder whose files the cluster gets as they are now; the job runs in that copy (default: the
+    target's sync).
+    """
+    no_sync: bool | None
+    """Send no files to the cluster."""
+    sync_size: int | str | None
+    """Most that one submission may send: 2G (default: the target's sync_limit, 200M)."""
+    outputs: str | Sequence[str] | None
+    """Files to fetch from the cluster when the job ends: 'runs/**'; separate several by commas
+    (default: the target's outputs).
+    """
     name: str | None
     """Name of the job (default: its script or program); in a sweep a template such as 'run_{lr}'."""
     job_name: str | None
@@ -278,6 +292,8 @@ class RedoKeywords(TypedDict, total=False):
     """Slurm reservation."""
     exclusive: bool | None
     """Use whole cluster nodes, not shared with other jobs."""
+    container: str | None
+    """Image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none."""
     race: str | Sequence[str] | None
     """Shapes to try at once, on Slurm or here; the job runs in the first that can start:
     local:n1_gpu2,n4_gpu1.
@@ -286,6 +302,18 @@ class RedoKeywords(TypedDict, total=False):
     """Samples per optimizer step over all GPUs, in any shape of the job (GFLOW_EFFECTIVE_BATCH)."""
     slurm: str | Sequence[str] | None
     """Pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated."""
+    sync: Path | None
+    """Folder whose files the cluster gets as they are now; the job runs in that copy (default: the
+    target's sync).
+    """
+    no_sync: bool | None
+    """Send no files to the cluster."""
+    sync_size: int | str | None
+    """Most that one submission may send: 2G (default: the target's sync_limit, 200M)."""
+    outputs: str | Sequence[str] | None
+    """Files to fetch from the cluster when the job ends: 'runs/**'; separate several by commas
+    (default: the target's outputs).
+    """
     name: str | None
     """Name of the job (default: its script or program); in a sweep a template such as 'run_{lr}'."""
     job_name: str | None

@@ -214,6 +214,8 @@ SLURM = (
 
 # Slurm's quantities for each task, CPU or GPU. `options.slurm.multiply` makes totals of them.
 PER_UNIT = ("ntasks", "cpus-per-task", "cpus-per-gpu", "mem-per-cpu", "mem-per-gpu")
+# Quantities that a cluster gets as they are written.
+AS_WRITTEN = (*PER_UNIT, "ntasks-per-node", "gpus-per-task")
 
 # All options of gbatch by heading, in the order of `gbatch --help` and `gjob show`. Those of a job are also
 # `# GFLOW` directives and keys of the API.
@@ -310,6 +312,10 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
         JobOption("exclusive", "flag", "use whole cluster nodes, not shared with other jobs",
             field="exclusive", only_on="cluster", in_shapes=True,
             shown="Whole nodes: yes", seen_by="owner", changes="waiting", changed_by="owner"),
+        JobOption("container", "name",
+            "image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none",
+            field="container", metavar="IMAGE", high=1024, only_on="cluster",
+            shown="Container: {}", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("race", "shapes",
             "shapes to try at once, on Slurm or here; the job runs in the first that can start: "
             "local:n1_gpu2,n4_gpu1",
@@ -323,6 +329,24 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             "pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated",
             field="slurm", metavar="OPTION", many=True, only_on="cluster", in_shapes=True,
             shown="sbatch options: {}", seen_by="owner", changes="waiting", changed_by="owner"),
+        JobOption("sync", "path",
+            "folder whose files the cluster gets as they are now; the job runs in that copy (default: the "
+            "target's sync)",
+            field="sync", metavar="FOLDER", only_on="cluster",
+            shown="Files sent: {}", seen_by="owner", changes="redo", changed_by="owner"),
+        JobOption("no-sync", "flag", "send no files to the cluster",
+            field="no_sync", only_on="cluster",
+            excludes=("sync",), because="--sync FOLDER sends files",
+            shown="Files sent: none", seen_by="owner", changes="redo", changed_by="owner"),
+        JobOption("sync-size", "size",
+            "most that one submission may send: 2G (default: the target's sync_limit, 200M)",
+            field="sync_size_mib", metavar="SIZE", low=1, only_on="cluster",
+            shown="Sent at most: {}", seen_by="owner", changes="redo", changed_by="owner"),
+        JobOption("outputs", "patterns",
+            "files to fetch from the cluster when the job ends: 'runs/**'; separate several by commas "
+            "(default: the target's outputs)",
+            field="outputs", metavar="PATTERNS", many=True, only_on="cluster",
+            shown="Outputs: {}", seen_by="owner", changes="waiting", changed_by="owner"),
     ),
     "labels": (
         JobOption("name", "name",

@@ -143,7 +143,17 @@ def _parts(value: Any, option: Option) -> list[str]:
     return parts
 
 
+def read_patterns(value: Any, option: Option) -> tuple[str, ...]:
+    """Patterns of files below the job's folder."""
+    patterns = _parts(value, option)
+    for pattern in patterns:
+        if pattern.startswith("/") or ".." in pattern.split("/") or "\0" in pattern:
+            refuse(f"a pattern names files below the job's folder, not {quote(pattern)}", "such as 'runs/**'")
+    return tuple(dict.fromkeys(patterns))
+
+
 READERS: dict[str, Callable[[Any, Option], Any]] = {
+    "patterns": read_patterns,
     "retry": read_retry,
     "rules": read_rules,
     "emails": read_emails,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from gflow.options.job_options import Option, refuse, spellings
+from gflow.options.job_options import AS_WRITTEN, Option, refuse, spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
+
+# Values of --time for a job without a limit.
+NO_LIMIT = ("0", "UNLIMITED", "INFINITE")
 
 
 def parse(
@@ -33,7 +37,7 @@ def parse(
                 break
             continue
         spelled = spelled or spellings(table)
-        option, value = _split(word, spelled, table)
+        option, value = _split(word, spelled, words)
         if value is None and not option.is_flag:
             if not queue:
                 refuse(f"--{option.name} needs a value")
@@ -59,21 +63,42 @@ def _append(before: Any, result: Any) -> Any:
 
 def _translate(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
     """The option itself, or the options that a Slurm option, a shape or `--gpus a100:2` stands for."""
-    has_type = option.name in ("gpus", "gpus-per-task") and ":" in value
-    if option.kind not in ("slurm", "shape") and not has_type:
+    name = _name_in_slurm(option, value, "--gres" in spelled)
+    if not name:
         return [(option, value)]
     from gflow.options.slurm import translate
 
+    if option.kind == "word":
+        return [(spelled["--slurm"], f"--{name}={value}")]
     return [
-        (spelled.get("--" + name) or _IGNORED, raw) for name, raw in translate(option.name, value).items()
+        (spelled.get("--" + ours) or _IGNORED, raw)
+        for ours, raw in translate(name, value).items()
+        if ours != "slurm" or "--gres" in spelled  # a cluster gets words of Slurm with the job only
     ]
 
 
-# Names of Slurm options that mean nothing here, joined by commas: reported by the client.
+def _name_in_slurm(option: Option, value: Any, has_slurms: bool) -> str:
+    """The Slurm option that this one is translated as; empty: it is none, and has none of Slurm's values."""
+    name = option.name
+    if option.kind in ("slurm", "shape", "word") or (has_slurms and name in AS_WRITTEN):
+        return name
+    if name in ("gpus", "gpus-per-task") and ":" in value:
+        return "gpus-per-node" if name == "gpus" else name
+    if not has_slurms or value is True:
+        return ""
+    if name == "memory":
+        return "mem" if value[:1] == "0" and not value.strip("0KMGTkmgt") else ""
+    has_slurms_value = (
+        (name == "time" and value.upper() in NO_LIMIT) or (name == "nodes" and "-" in value)
+    ) or name == "exclusive"
+    return name if has_slurms_value else ""
+
+
+# Names of Slurm options that no job of gflow can have, joined by commas: reported by the client.
 _IGNORED = Option("ignored", "text", "", many=True)
 
 
-def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> tuple[Option, str | None]:
+def _split(word: str, spelled: dict[str, Option], words: list[str]) -> tuple[Option, str | None]:
     """Split `--gpus=2`, `--gpus`, `-g2` or `-g` into the option and the attached value, if any."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
@@ -83,8 +108,9 @@ def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> 
         long = "-" + word.partition("=")[0]
         if attached and long in spelled:
             refuse(f"unknown option {long[1:]!a}", f"did you mean {long}?")
-    option = spelled.get(name) or _of_slurm(name, spelled)
-    if attached is not None and option.is_flag:
+    option = spelled.get(name) or _of_slurm(name, spelled, attached is not None and _has_target(words))
+    takes_value = (option.kind == "slurm" and not option.help) or name == "--exclusive"  # optional values
+    if attached is not None and option.is_flag and not takes_value:
         refuse(f"{name} takes no value")
     return option, attached
 
@@ -100,14 +126,18 @@ def _add_letter_hint(error: Any, word: str, option: Option, spelled: dict[str, O
         error.hint = f"-{word[1]} is --{option.name} here; Slurm's -{word[1]} is --{theirs}"
 
 
-def _of_slurm(name: str, spelled: dict[str, Option]) -> Option:
+def _of_slurm(name: str, spelled: dict[str, Option], is_for_cluster: bool) -> Option:
     """The option of sbatch with this name, for commands that take them; else a refusal."""
     if "--gres" in spelled:
-        from gflow.options.slurm import unsupported
+        from gflow.options.slurm import find_option
 
-        if found := unsupported(name, spelled):
+        if found := find_option(name, spelled, is_for_cluster=is_for_cluster):
             return found
     return _refuse_unknown(name, spelled)
+
+
+def _has_target(words: list[str]) -> bool:
+    return any(word == "--on" or word.startswith("--on=") for word in words)
 
 
 def _refuse_unknown(name: str, spelled: dict[str, Option]) -> NoReturn:

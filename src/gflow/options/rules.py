@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from gflow.options.job_options import JOB, JobOption, refuse
+from gflow.options.sbatch_words import without_replaced
 
 # Fields that other users see, of jobs that they see.
 PUBLIC_FIELDS = frozenset({option.field for option in JOB if option.seen_by == "all"})
@@ -15,6 +17,11 @@ REMOTE_FIELDS = frozenset({option.field for option in JOB if option.changes == "
 OPERATOR_FIELDS = frozenset({option.field for option in JOB if option.changed_by == "operators"})
 _FIELDS = {option.name: option.field for option in JOB}
 _WITH_RULES = tuple([option for option in JOB if option.requires or option.excludes])
+
+
+def remaining_words(words: tuple[str, ...], fields: Container[str]) -> tuple[str, ...]:
+    """The words for sbatch that new values of these fields do not replace."""
+    return without_replaced(words, [name for name, field in _FIELDS.items() if field in fields])
 
 
 def check_rules(spec: Any, default: Any) -> None:

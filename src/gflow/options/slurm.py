@@ -1,7 +1,7 @@
 """Translate Slurm options to gflow options: on the command line, and in `#SBATCH` lines.
 
-Options without an equivalent are collected and reported once. Options that only a cluster supports
-(partition, QoS) are reported by the daemon if the job runs on this machine.
+A translation is for one machine. The option itself is kept as a word of `--slurm` (`sbatch_words`), which a
+cluster gets unchanged. The daemon reports words that mean nothing if the job runs on this machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.job_states import END_EVENTS, JobState
-from gflow.options.job_options import CAPTURE, JOB, PER_UNIT, SLURM, Option, spellings
+from gflow.options.job_options import CAPTURE, JOB, PER_UNIT, SLURM, SUBMIT, Option, spellings
 from gflow.options.node_shape import is_name, parse_shape
+from gflow.options.sbatch_words import STANDS_FOR, merge_words, word_of
 from gflow.options.values import read
 
 MARK = "#SBATCH"
@@ -28,22 +29,34 @@ SHORT = {
     "b": "begin", "M": "clusters", "F": "nodefile", "S": "core-spec", "B": "extra-node-info",
     "m": "distribution", "k": "no-kill", "s": "oversubscribe", "O": "overcommit", "W": "wait", "Q": "quiet",
 }  # fmt: skip
-# Options of sbatch that mean nothing on one machine, and how their names are collected.
-UNSUPPORTED = frozenset((
-    "exclude", "nodelist", "licenses", "clusters", "nodefile", "core-spec", "extra-node-info",
-    "distribution", "no-kill", "oversubscribe", "overcommit", "contiguous", "switches", "tmp", "mincpus",
-    "threads-per-core", "cores-per-socket", "sockets-per-node", "hint", "gres-flags", "gpu-bind",
-    "gpu-freq", "cpu-freq", "mem-bind", "cluster-constraint", "wckey", "acctg-freq", "profile", "power",
-    "bb", "bbf", "get-user-env", "export-file", "propagate", "spread-job", "use-min-nodes", "reboot",
-    "thread-spec", "kill-on-invalid-dep", "deadline", "delay-boot", "ntasks-per-core", "ntasks-per-socket",
-    "ntasks-per-gpu", "gpus-per-socket", "uid", "gid", "verbose", "input", "ignore-pbs", "container",
-    "network", "mcs-label", "prefer", "tres-per-task",
+# Other names of options.
+ALIASES = {"tasks-per-node": "ntasks-per-node"}
+# Options of sbatch that gflow does not translate: the command line accepts them, a cluster gets them, and one
+# machine ignores them. Lines of scripts may have others, such as those of a site's plugins.
+PASSED = frozenset((
+    "acctg-freq", "bb", "bbf", "cluster-constraint", "container", "container-id", "contiguous",
+    "core-spec", "cores-per-socket", "cpu-freq", "deadline", "delay-boot", "distribution", "exclude", "extra",
+    "extra-node-info", "get-user-env", "gpu-bind", "gpu-freq", "gpus-per-socket", "gres-flags", "hint",
+    "input", "licenses", "mcs-label", "mem-bind", "mincpus", "network", "no-kill", "nodefile", "nodelist",
+    "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket", "oom-kill-step", "overcommit", "oversubscribe",
+    "power", "prefer", "profile", "propagate", "reboot", "resv-ports", "segment", "sockets-per-node",
+    "spread-job", "stepmgr", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind",
+    "tres-per-task", "use-min-nodes", "wckey", "x11",
+    # Of pyxis.
+    "container-image", "container-mounts", "container-workdir", "container-name", "container-save",
+    "container-env", "container-mount-home", "no-container-mount-home", "container-remap-root",
+    "no-container-remap-root", "container-entrypoint", "no-container-entrypoint", "container-writable",
+    "container-readonly",
 ))  # fmt: skip
+# Options that no job of gflow can have, and how their names are collected.
+UNSUPPORTED = frozenset(("clusters", "export-file", "gid", "ignore-pbs", "uid", "verbose"))
 IGNORED = "ignored"
 FLAGS = frozenset(
     {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous", "quiet",
      "no-kill", "oversubscribe", "reboot", "spread-job", "use-min-nodes", "verbose", "get-user-env",
-     "ignore-pbs", "test-only"}
+     "ignore-pbs", "test-only", "propagate", "resv-ports", "stepmgr", "x11", "container-mount-home",
+     "no-container-mount-home", "container-remap-root", "no-container-remap-root", "container-entrypoint",
+     "no-container-entrypoint", "container-writable", "container-readonly"}
 )  # fmt: skip
 _STARTED = JobState.RUNNING.row.event
 # Events of --mail-type. END in Slurm covers every outcome.
@@ -65,44 +78,62 @@ NO_DEPENDENCY = {
     "aftercorr": "afterok:17 waits for all tasks of an array, afterok:17_3 for one of them",
     "after": "write after:17; a delay after its start is not supported: use --begin",
 }
+# Options of gbatch itself, which lines of scripts cannot set.
+_CLIENTS = frozenset([option.name for option in SUBMIT])
 UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 
 
 def translate(name: str, value: Any) -> Meant:
-    """The gflow options (by name) for one Slurm option. Values stay text."""
-    if name in TRANSLATIONS:
-        return TRANSLATIONS[name](str(value))
-    return {IGNORED: "--" + name} if name in UNSUPPORTED else {name: value}
+    """The gflow options (by name) for one Slurm option, and its word for a cluster. Values stay text."""
+    if name in UNSUPPORTED:
+        return {IGNORED: "--" + name}
+    meant = TRANSLATIONS[name](str(value)) if name in TRANSLATIONS else {name: value}
+    if name in PASSED:
+        meant = {}
+    is_passed = name in PASSED or (name in STANDS_FOR and (name, value) != ("exclusive", True))
+    return {**meant, "slurm": word_of(name, value)} if is_passed else meant
 
 
-def unsupported(name: str, spelled: dict[str, Option]) -> Option | None:
-    """The option for a name of sbatch that gflow's table lacks: `--exclude`, `-C`; None: sbatch has none."""
+def find_option(name: str, spelled: dict[str, Option], *, is_for_cluster: bool) -> Option | None:
+    """The option for a name of sbatch that gflow's table lacks: `--exclude`, `-C`; None: sbatch has none.
+
+    Of a job for a cluster, sbatch decides whether there is such an option.
+    """
     if len(name) == 2:
         return spelled.get("--" + SHORT.get(name[1:], ""))
-    long = name[2:]
-    return (
-        Option(long, "slurm", "", metavar="" if long in FLAGS else "VALUE") if long in UNSUPPORTED else None
-    )
+    long = ALIASES.get(name[2:], name[2:])
+    if long in PASSED or long in UNSUPPORTED or long in TRANSLATIONS:
+        return Option(long, "slurm", "", metavar="" if long in FLAGS else "VALUE")
+    return spelled.get("--" + long) or (Option(long, "word", "", metavar="VALUE") if is_for_cluster else None)
 
 
 def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Option values of the `#SBATCH` lines of a script, and the options that have no equivalent."""
+    """Option values of the `#SBATCH` lines of a script, and the options that no job of gflow can have."""
     options = spellings(JOB + CAPTURE + SLURM)
     values: dict[str, Any] = {}
     ignored: list[str] = []
     for number, words in _lines(script, where):
         try:
             for name, value in _split(words):
-                for ours, raw in translate(name, value).items():
+                for ours, raw in _translate_line(name, value, options).items():
                     option = options.get("--" + ours)
                     if option is None or ours == "wrap":
                         ignored.append("--" + name)
+                    elif option.name == "slurm":
+                        values["slurm"] = merge_words(values, {"slurm": read(option, raw)})
                     else:
                         values[option.name] = read(option, raw)
         except UsageError as error:
             message = f"{where}, line {number}: {error.message}"
             raise UsageError(message, hint=error.hint) from None
     return values, list(dict.fromkeys(ignored))
+
+
+def _translate_line(name: str, value: Any, options: dict[str, Option]) -> Meant:
+    """As `translate`; options that gflow does not know are passed to sbatch."""
+    name = ALIASES.get(name, name)
+    known = name in TRANSLATIONS or name in PASSED or name in UNSUPPORTED or "--" + name in options
+    return translate(name, value) if known or name in _CLIENTS else {"slurm": word_of(name, value)}
 
 
 def multiply(values: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +196,8 @@ def _split(words: list[str]) -> list[tuple[str, Any]]:
 
 
 def _nice(value: str) -> Meant:
-    """Nice values lower the priority. 0 is the default priority."""
+    """Nice values lower the priority. 0 is the default priority, 100 that of `--nice` alone."""
+    value = "100" if value == "True" else value
     digits = value.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
         raise UsageError(f"--nice takes a whole number, not {value!a:.60}")
@@ -173,9 +205,7 @@ def _nice(value: str) -> Meant:
 
 
 def _gpus(value: str) -> Meant:
-    """`2`, `a100:2`, `gpu`, `gpu:2`, `gpu:a100:2`; other resources are refused."""
-    if "," in value:
-        raise UsageError(f"gflow supports only GPUs, not {value!a:.60}", hint="write --gres gpu:2")
+    """`2`, `a100:2`, `gpu`, `gpu:2`, `gpu:a100:2`; other resources of a list are for clusters alone."""
     parts = value.partition("(")[0].split(":")
     if parts[0] == "gpu":
         parts = parts[1:] or ["1"]
@@ -253,14 +283,26 @@ def _gpus_per_task(value: str) -> Meant:
 
 
 def _gres(value: str) -> Meant:
-    """`gpu:2`, `gpu:a100:2`; other generic resources are refused."""
-    name = value.partition(":")[0].partition("(")[0]
-    if name != "gpu" and not name.isdecimal():
-        raise UsageError(
-            f"gflow supports only the resource gpu, not {name!a:.60}",
-            hint="write --gres gpu:2, and a type of GPU as --gres gpu:a100:2",
-        )
-    return _gpus(value)
+    """`gpu:2`, `gpu:a100:2`, `gpu:2,tmp:1`. One machine has GPUs only: see `check_local_words`."""
+    gpus = [part for part in value.split(",") if is_gpu(part)]
+    return _gpus(gpus[0]) if gpus else {}
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether a generic resource is GPUs: `gpu:2`, or a number alone."""
+    name = resource.partition(":")[0].partition("(")[0]
+    return name == "gpu" or name.isdecimal()
+
+
+def check_local_words(words: tuple[str, ...]) -> None:
+    """Refuse resources that one machine does not have."""
+    for word in words:
+        others = [part for part in word.removeprefix("--gres=").split(",") if not is_gpu(part)]
+        if word.startswith("--gres=") and others:
+            raise UsageError(
+                f"gflow supports only GPUs on this machine, not {others[0]!a:.60}",
+                hint="write --gres gpu:2, and a type of GPU as --gres gpu:a100:2",
+            )
 
 
 def _kill_on_invalid_dep(value: str) -> Meant:

@@ -370,6 +370,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "time": read_time,
     "name": read_name,
     "depends": read_depends,
+    "patterns": read_list,
     "retry": read_list,
     "rules": read_list,
     "emails": read_list,

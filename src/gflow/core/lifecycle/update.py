@@ -27,7 +27,13 @@ from gflow.core.state.reservations import hard_end, hard_s, spell_owners
 from gflow.core.state.state import State
 from gflow.core.sweep_template import fill_spec
 from gflow.errors import Forbidden, Hint, Refused
-from gflow.options.rules import OPERATOR_FIELDS, REMOTE_FIELDS, RUNNING_FIELDS, check_rules
+from gflow.options.rules import (
+    OPERATOR_FIELDS,
+    REMOTE_FIELDS,
+    RUNNING_FIELDS,
+    check_rules,
+    remaining_words,
+)
 
 DEPENDENCIES = frozenset({*PARENT_FIELDS, "no_auto_cancel"})
 FIELD_NAMES = {
@@ -180,6 +186,9 @@ def override_spec(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 
         fields = {"gpu_memory_from": "", **fields}
     if fields.keys() & {"gpus", "nodes"}:  # the named shape no longer applies
         fields = {"shape_name": "", **fields}
+    if spec.slurm:  # what is said to gflow replaces words for sbatch
+        changed = fields.keys() | ({"time_limit_s"} if extend_s else set())
+        fields = {"slurm": remaining_words(spec.slurm, changed), **fields}
     spec = _fill_parameters(job, msgspec.structs.replace(spec, **fields), fields)
     if extend_s:
         if not spec.time_limit_s:
