@@ -40,6 +40,8 @@ class GflowError(Exception):
         self.advice = hint if isinstance(hint, Hint) else None
         self.hint = hint.text if isinstance(hint, Hint) else hint
         super().__init__(self.message)
+        if self.hint:  # for tracebacks; the command line prints message and hint itself
+            self.add_note(f"hint: {self.hint}")
 
 
 class UsageError(GflowError):
@@ -111,9 +113,16 @@ def no_gpu(index: int) -> Refused:
 
 
 class Unauthorized(GflowError):
-    """The gflow daemon requires a valid token."""
+    """The gflow daemon requires a valid token, or a session of the web page."""
 
     code = "unauthorized"
+    http_status = 401
+
+
+class LinkNotValid(GflowError):
+    """This link to the web page was used before, is too old, or is not complete."""
+
+    code = "link_not_valid"
     http_status = 401
 
 

@@ -27,7 +27,7 @@ SEED = int(os.environ.get("GFLOW_SEED", "0"))
 # Four parts, so that as many cores can share them.
 PARTS = 4
 # `make test` takes a share of the steps, `make test-slow` all of them.
-STEPS = 10_000
+STEPS = 5_000
 ALL_STEPS = 20_000
 EXAMPLE_STEPS = 60
 SETTINGS = settings(

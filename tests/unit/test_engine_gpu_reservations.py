@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.events import Reserve, Unreserve, Update
+from gflow.core.events import ChangeReservation, Reserve, Unreserve, Update
 from gflow.core.policy import Policy
 from gflow.core.state.state import next_wall_deadline
 from gflow.errors import Refused
@@ -267,3 +267,23 @@ def test_reservation_by_count_prefers_gpus_free_at_start():
         machine.submit(gpus=1, time_limit_s=limit, user="bob" if limit == 0 else "ann")
     reserve(machine, count=2)  # GPUs 0 and 3 are the owner's, 1 is free by then
     assert machine.state.reserved.live[0].gpus == (1, 3)
+
+
+# ---------------------------------------------------------------- moving one
+
+
+def test_reservation_that_is_moved_away_lets_jobs_start_and_stops_them_where_it_goes():
+    machine = machine_of()
+    reserve(machine, 0, 1)
+    machine.submit(gpus=1)
+    assert machine.running() == []
+    later, start = machine.now.wall + DAY, machine.now.wall
+    machine.hears(ChangeReservation, uid=0, id=1, gpus=(1,), start=later, end=later + HOUR)
+    assert machine.running() == ["1"]  # on GPU 0, which is not reserved any more
+    machine.hears(ChangeReservation, uid=0, id=1, gpus=(0,), start=start, end=start + HOUR)
+    assert machine[1].stopping is not None
+    machine.hears(Unreserve, uid=0, id=1)
+    refusal = machine.refusal(
+        machine.hears, ChangeReservation, uid=0, id=1, gpus=(0,), start=start, end=later
+    )
+    assert refusal.message == "reservation 1 is over already"

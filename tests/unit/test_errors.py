@@ -52,3 +52,11 @@ def test_long_lines_of_a_terminal_continue_after_a_comma():
     command = "quote the whole line: gbatch 'python train.py --lr 0.1 | tee log'\n"
     assert fold(command, 40) == command
     assert fold(text, 0) == fold(text, 200) == text
+
+
+def test_traceback_shows_the_hint():
+    import traceback
+
+    text = "".join(traceback.format_exception(UsageError("no batch", hint="run.loader(data, 32)")))
+    assert text.endswith("UsageError: no batch\nhint: run.loader(data, 32)\n")
+    assert "hint" not in "".join(traceback.format_exception(UsageError("no batch")))

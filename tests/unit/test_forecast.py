@@ -91,7 +91,7 @@ def test_earlier_jobs_start_first() -> None:
     found = wait_report(state, job, Moment(now, now))
     assert found.start is not None
     assert found.start.expected == pytest.approx(2.5 * HOUR)
-    assert str(found.blockers[-1]) == "Priority: job 2 and job 3 come before it"
+    assert str(found.blockers[-1]) == "Priority: job 2 (shorter) and job 3 (shorter) come before it"
 
 
 def test_alternative_with_fewer_gpus_starts_now() -> None:

@@ -15,6 +15,7 @@ from gflow.core.events import (
     Abandon,
     Arrive,
     Cancel,
+    ChangeReservation,
     Claim,
     Close,
     Drain,
@@ -107,5 +108,6 @@ HANDLERS: dict[type[Event], Handler] = {
     Reclaimed: machine_events.reclaimed,
     SetQuota: admin.set_quota,
     Reserve: admin.reserve,
+    ChangeReservation: admin.change_reservation,
     Unreserve: admin.unreserve,
 }

@@ -159,6 +159,10 @@ class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     id: str = ""
     nodes: str = ""
+    # GPUs of the shape that won a race, on all nodes; 0: those of the spec.
+    gpus: int = 0
+    # What became of the outputs of an attempt that may have ended: only for the audit log.
+    outputs: str = ""
 
 
 class Seen(Event, frozen=True, kw_only=True):
@@ -283,6 +287,16 @@ class Reserve(Event, frozen=True, kw_only=True):
     user: str
     gpus: tuple[int, ...] = ()
     count: int = 0
+    start: float
+    end: float
+
+
+class ChangeReservation(Event, frozen=True, kw_only=True):
+    """Move a GPU reservation to this time span and to these GPUs."""
+
+    uid: int
+    id: int
+    gpus: tuple[int, ...]
     start: float
     end: float
 

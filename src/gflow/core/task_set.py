@@ -87,6 +87,19 @@ class TaskSet:
     def first(self) -> int:
         return min(track[0].first for track in self._tracks)
 
+    @property
+    def last(self) -> int:
+        return max(track[-1].last for track in self._tracks)
+
+    def between(self, first: int, last: int) -> TaskSet:
+        """The tasks from `first` to `last`, inclusive."""
+        clipped = (_clip(span, first, last) for track in self._tracks for span in track)
+        return TaskSet(span for span in clipped if span is not None)
+
+    def shifted(self, by: int) -> TaskSet:
+        """The set with `by` added to each task."""
+        return TaskSet(Span(span.first + by, span.last + by, span.step) for span in self.spans)
+
     def without(self, task: int) -> TaskSet:
         """Return this set without one task."""
         for number, track in enumerate(self._tracks):
@@ -136,6 +149,13 @@ def _halves(span: Span, task: int) -> Track:
     before = (_span(span.first, task - span.step, span.step),) if task > span.first else ()
     after = (_span(task + span.step, span.last, span.step),) if task < span.last else ()
     return before + after
+
+
+def _clip(span: Span, first: int, last: int) -> Span | None:
+    """The tasks of a span from `first` to `last`; None: there are none."""
+    begin = span.first + max(0, -(-(first - span.first) // span.step)) * span.step
+    end = span.last - max(0, -(-(span.last - last) // span.step)) * span.step
+    return _span(begin, end, span.step) if begin <= end else None
 
 
 def _span(first: int, last: int, step: int) -> Span:

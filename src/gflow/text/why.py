@@ -21,8 +21,11 @@ _WORDS = {
 }
 
 
-def why_page(job: Job, found: WaitReport | None, now: float) -> str:
-    """The page as text. `found` is None for a job that does not wait."""
+def why_page(job: Job, found: WaitReport | None, now: float, *, in_array: bool = False) -> str:
+    """The page as text. `found` is None for a job that does not wait.
+
+    `in_array`: the job is a task that waits in its array, and the report is about the array.
+    """
     name = f"Job {job.label} ({job.name})"
     if found is None:
         if job.state is JobState.RUNNING:
@@ -40,7 +43,8 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
         lines.append("Its start time cannot be estimated.")
     else:
         start = found.start
-        about = f"It starts at about {near_moment(start.expected, now)} (in {clock(start.expected - now)})"
+        it = "The next task of its array" if in_array else "It"
+        about = f"{it} starts at about {near_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably by {near_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
     if (reserved_at := found.promised_at) is not None:

@@ -127,18 +127,32 @@ def _dependencies(wait: Wait, job: Job) -> Iterator[Blocker]:
 
 
 def _spell_ahead(state: State, job: Job, query: EtaQuery) -> str:
-    """Which jobs come before it, with a priority that differs; only how many, if there are many."""
+    """Which jobs come before it, and why; only how many, if there are many."""
     count = query.ahead
     names = []
     if count <= MOST_NAMED_AHEAD:
         others = [other for key in query.keys_ahead() if (other := state.jobs.get(key)) is not None]
         for other in others:
-            has_other = other.spec.priority != job.spec.priority
-            names.append(f"job {other.label}" + f" (priority {other.spec.priority})" * has_other)
+            why = _why_before(state, other, job)
+            names.append(f"job {other.label} ({why})" if why else f"job {other.label}")
     come = "come" if count > 1 else "comes"
     if len(names) != count:
         return f"{count} job{'s' * (count > 1)} {come} before it"
     return f"{' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))} {come} before it"
+
+
+def _why_before(state: State, other: Job, job: Job) -> str:
+    """Why another job comes before this one in the queue; empty: it waits longer."""
+    if other.spec.priority != job.spec.priority:
+        return f"priority {other.spec.priority}"
+    theirs, own = state.ready.where.get(other.key), state.ready.group_of(job)
+    if theirs is None or theirs.bucket.place > own.bucket.place:
+        return ""
+    if theirs.bucket.place < own.bucket.place:
+        return "its user has used less" if other.uid != job.uid else ""
+    if theirs.sort_key >= own.sort_key:
+        return ""
+    return "shorter" if theirs.length < own.length else "fewer GPUs"
 
 
 def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:

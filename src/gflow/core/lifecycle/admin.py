@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Keep
-from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.events import ChangeReservation, Reserve, SetQuota, Unreserve
+from gflow.core.model import Moment
 from gflow.core.scheduling.eviction import jobs_to_evict
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.reservations import Reservation, choose_gpus
@@ -31,30 +32,60 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
 
 
 def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
-    """Create a GPU reservation. With a count, prefer GPUs that need no eviction."""
-    if event.end <= event.at.wall:
-        raise Refused("that time is over already", hint=Hint("reserve_later", "give a later start or end"))
+    """Create a GPU reservation."""
+    _put(state, "created", plan_reservation(state, event), event.at, effects)
+
+
+def plan_reservation(state: State, event: Reserve) -> Reservation:
+    """The reservation that the event makes. With a count, prefers GPUs that need no eviction."""
+    _check_end(event.end, event.at)
     span, known = (event.start, event.end), state.machine.gpus
     occupied = {gpu for gpu in known if jobs_to_evict(state, event.user, (gpu,), event.start, event.at)}
     gpus = choose_gpus(state.reserved, known, event.gpus, event.count, span, occupied)
     number = max(state.reserved.all, default=0) + 1
-    made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
-    state.reserved.put(made, event.at.wall)
-    effects += (_audit_reservation("created", made), Keep(RESERVATIONS, state.reserved.record()))
-    run_round(state, event.at, effects)
+    return Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
+
+
+def change_reservation(state: State, event: ChangeReservation, effects: list[Effect]) -> None:
+    """Move a GPU reservation that is not over to another time span or to other GPUs."""
+    _put(state, "changed", plan_change(state, event), event.at, effects)
+
+
+def plan_change(state: State, event: ChangeReservation) -> Reservation:
+    """The reservation as the event changes it."""
+    found = _unfinished(state, event.id, event.at)
+    _check_end(event.end, event.at)
+    span = (event.start, event.end)
+    gpus = choose_gpus(state.reserved, state.machine.gpus, event.gpus, 0, span, besides=found.id)
+    return msgspec.structs.replace(found, gpus=gpus, start=event.start, end=event.end)
 
 
 def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
     """Cancel a GPU reservation that is not over."""
-    found = state.reserved.all.get(event.id)
+    found = _unfinished(state, event.id, event.at)
+    ended = msgspec.structs.replace(found, cancelled_at=event.at.wall)
+    _put(state, "cancelled", ended, event.at, effects)
+
+
+def _unfinished(state: State, number: int, at: Moment) -> Reservation:
+    found = state.reserved.all.get(number)
     if found is None:
         hint = Hint("list_reservations", "see the list of reservations")
-        raise NotFound(f"there is no reservation {event.id}", hint=hint)
-    if found.is_over(event.at.wall):
-        raise Refused(f"reservation {event.id} is over already")
-    state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)
-    effects += (_audit_reservation("cancelled", found), Keep(RESERVATIONS, state.reserved.record()))
-    run_round(state, event.at, effects)
+        raise NotFound(f"there is no reservation {number}", hint=hint)
+    if found.is_over(at.wall):
+        raise Refused(f"reservation {number} is over already")
+    return found
+
+
+def _check_end(end: float, at: Moment) -> None:
+    if end <= at.wall:
+        raise Refused("that time is over already", hint=Hint("reserve_later", "give a later start or end"))
+
+
+def _put(state: State, what: str, one: Reservation, at: Moment, effects: list[Effect]) -> None:
+    state.reserved.put(one, at.wall)
+    effects += (_audit_reservation(what, one), Keep(RESERVATIONS, state.reserved.record()))
+    run_round(state, at, effects)
 
 
 def _audit_reservation(what: str, reservation: Reservation) -> AddAuditEntry:

@@ -134,6 +134,8 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
     before, report = job.progress_report, event.progress
     if event.only is not None and before is not None and before.at >= (job.started_at or 0.0):
         report = _merge_reports(before, report, event.only)
+    if event.progress.left_s is None:
+        report = msgspec.structs.replace(report, left_s=_estimated_left_s(job, before, report))
     job.progress_report = report
     if report.percent is not None and report.percent // 10 > _percent(before) // 10:
         effects.append(AddAuditEntry(job.key, "progress", spell_progress(report)))
@@ -144,6 +146,7 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
 def _merge_reports(before: JobProgress, report: JobProgress, only: tuple[str, ...]) -> JobProgress:
     """The earlier report with the fields `only` of this one, and its metrics."""
     fields = {name: getattr(report, name) for name in (*only, "at")}
+    fields["step_at"] = 0.0 if "step" in only else before.step_at or before.at
     known = (before.metrics | report.metrics).items()
     metrics = dict(islice(((name, value) for name, value in known if name not in report.nan), MOST_METRICS))
     kept = (name for name in before.nan if name not in only and name not in report.metrics)
@@ -151,6 +154,24 @@ def _merge_reports(before: JobProgress, report: JobProgress, only: tuple[str, ..
     if "loss" in report.nan:
         fields["loss"] = None
     return msgspec.structs.replace(before, **fields | {"metrics": metrics, "nan": nan})
+
+
+# Weight of the pace between the latest two reports in the estimated time to the end of a job.
+PACE_WEIGHT = 0.2
+
+
+def _estimated_left_s(job: Job, before: JobProgress | None, report: JobProgress) -> float | None:
+    """The time to the end of a job that reports only its steps, from its pace so far, smoothed."""
+    if before is None or before.at < (job.started_at or 0.0) or not report.steps:
+        return None
+    steps, seconds = report.step - before.step, report.at - (before.step_at or before.at)
+    if steps < 0 or report.steps != before.steps:
+        return None
+    known = None if before.left_s is None else max(0.0, before.left_s - (report.at - before.at))
+    if not steps or seconds <= 0:
+        return known
+    by_pace = max(0, report.steps - report.step) * seconds / steps
+    return by_pace if known is None else known + PACE_WEIGHT * (by_pace - known)
 
 
 def _percent(progress: JobProgress | None) -> int:

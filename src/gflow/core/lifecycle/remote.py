@@ -29,6 +29,9 @@ def seen(state: State, event: Seen, effects: list[Effect]) -> None:
     """Apply status reports of other targets. A report about an attempt that has ended here is ignored."""
     freed = False
     for status in event.statuses:
+        if status.outputs:
+            effects.append(AddAuditEntry(status.key, "outputs", status.outputs))
+            continue
         job = state.jobs.get(status.key)
         if job is None and status.running:
             job = find_remote_task(state, status.key, status.attempt, event.at, effects)
@@ -44,7 +47,10 @@ def _apply_status(state: State, job: Job, status: RemoteStatus, at: Moment, effe
     freed = status.running and job.state is JobState.QUEUED and state.leave_race(job, at.boot)
     before = (job.state, job.reason, job.remote)
     job.remote = msgspec.structs.replace(
-        job.remote, id=status.id or job.remote.id, nodes=status.nodes or job.remote.nodes
+        job.remote,
+        id=status.id or job.remote.id,
+        nodes=status.nodes or job.remote.nodes,
+        gpus=status.gpus or job.remote.gpus,
     )
     if job.state is JobState.QUEUED and status.running and not job.is_array:
         begin_remote(job, at)

@@ -84,12 +84,27 @@ class UsedGpus(msgspec.Struct):
     measured_s: float = 0.0
     busy_s: float = 0.0
 
+    @property
+    def idle_s(self) -> float:
+        """GPU time in which utilisation was read and nothing ran."""
+        return self.measured_s - self.busy_s
+
     def add(self, gpu_s: float, busy: float | None) -> None:
         """Add GPU time. `busy`: mean utilisation, 0 to 1; None: it was not measured."""
         self.gpu_s += gpu_s
         if busy is not None:
             self.measured_s += gpu_s
             self.busy_s += gpu_s * busy
+
+
+class IdleJob(NamedTuple):
+    """A job that left its GPUs unused for much of the time it had them."""
+
+    key: JobKey
+    name: str
+    user: str
+    state: str
+    used: UsedGpus
 
 
 class DayUsage(NamedTuple):

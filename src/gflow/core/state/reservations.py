@@ -107,12 +107,15 @@ def choose_gpus(
     count: int,
     span: tuple[float, float],
     held: Set[int] = NO_GPUS,
+    besides: int = 0,
 ) -> tuple[int, ...]:
     """The GPUs of a new reservation: the wanted ones, or `count` that are not reserved in this span.
 
     `held`: GPUs that jobs of other users may still hold when it begins; they are the last choice.
+    `besides`: the id of a reservation that is changed, whose GPUs count as free.
     """
-    known, taken = sorted(known), {gpu: one for one in table.between(*span) for gpu in one.gpus}
+    others = (one for one in table.between(*span) if one.id != besides)
+    known, taken = sorted(known), {gpu: one for one in others for gpu in one.gpus}
     for gpu in wanted:
         if gpu not in known:
             raise no_gpu(gpu)
