@@ -166,6 +166,7 @@ def test_a_shell_script_reports(daemon: Box) -> None:
     assert daemon.finished(job)["state"] == "Finished", daemon.text_of(job)
     found = progress(daemon, job)
     assert (found["percent"], found["loss"], found["metrics"]) == (50, 0.5, {"accuracy": 0.75})
+    assert found["left_s"] > 0
 
 
 FLOODS = """

@@ -98,3 +98,21 @@ def test_a_reader_sees_one_moment_and_changes_nothing(tmp_path):
     before.close()
     after.close()
     store.close()
+
+
+def test_ended_and_failed_jobs_are_read_by_their_indexes(reader, monkeypatch):
+    plans, rows = [], reader.rows
+
+    def explained(sql, values=()):
+        plans.append("; ".join(row[-1] for row in rows(f"EXPLAIN QUERY PLAN {sql}", values)))
+        return rows(sql, values)
+
+    monkeypatch.setattr(reader, "rows", explained)
+    ended = [reader.job(row).number for row in reader.last_ended(Filter(users=frozenset({"ann"})), 3)]
+    failed = [reader.job(row).number for row in reader.failed_since(NOON, "bob", 2)]
+    shown = [one for one in JOBS if one.finished_at and one.progress is None]
+    bad = {JobState.FAILED, JobState.TIMEOUT}
+    assert ended == [one.number for one in shown if one.user == "ann"][:-4:-1]
+    assert failed == [one.number for one in shown if one.user == "bob" and one.state in bad][:-3:-1]
+    assert "USING INDEX jobs_finished" in plans[0] and "USING INDEX jobs_failed" in plans[1]
+    assert not any("TEMP B-TREE" in plan for plan in plans)

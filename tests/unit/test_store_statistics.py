@@ -126,6 +126,15 @@ def test_earlier_attempts_count(ask):
     assert found.top[0].run_s == 160
 
 
+def test_gpus_of_jobs_on_clusters_count(ask):
+    """They have no indices on this machine."""
+    there = ended(
+        1, JobState.FINISHED, gpus=4, nodes=2, target="slurm", on="slurm", attempt=2,
+        started_at=NOON + 100, finished_at=NOON + 160, ran_s=60.0,
+    )  # fmt: skip
+    assert ask(there, attempts=[earlier(1, 1, 0, 10)]).total.gpu_s == 70 * 8
+
+
 def test_a_job_that_waits_for_its_next_attempt_has_run_already(ask):
     waiting = job(1, gpus=1, attempt=1, retries=1, reason="Retry")
     found = ask(waiting, attempts=[earlier(1, 1, 10, 30, 0)])

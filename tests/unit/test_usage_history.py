@@ -17,7 +17,7 @@ from gflow.store.port import Changes
 from gflow.store.reader import Reader
 from gflow.store.samples import Batch, Mean, OfJob, Samples
 from gflow.store.sqlite import SqliteStore
-from gflow.store.usage_history import usage_by_day
+from gflow.store.usage_history import idle_jobs, usage_by_day
 from gflow.text.usage_chart import usage_chart, usage_days_csv
 from gflow.text.usage_html import GRID, report_html, round_up
 from gflow.wire.answers.statistics import statistics_view
@@ -47,7 +47,13 @@ def ran(number: int, start: float, end: float, *gpu_ids: int, **fields: Any) -> 
 
 @pytest.fixture
 def count(tmp_path: Path):
-    def count(*jobs: Any, attempts: Any = (), busy: dict[str, float] | None = None, **asked: Any) -> Any:
+    def count(
+        *jobs: Any,
+        attempts: Any = (),
+        busy: dict[str, float] | None = None,
+        most_idle: int = 0,
+        **asked: Any,
+    ) -> Any:
         store = SqliteStore(tmp_path / "jobs.db")
         store.commit(Changes(jobs={one.key: one for one in jobs}, attempts=list(attempts)))
         samples = Samples(tmp_path / "samples.db")
@@ -60,6 +66,8 @@ def count(tmp_path: Path):
         samples.close()
         reader = Reader(tmp_path / "jobs.db")
         try:
+            if most_idle:
+                return idle_jobs(reader, question(**asked), tmp_path / "samples.db", most_idle)
             return usage_by_day(reader, question(**asked), tmp_path / "samples.db")
         finally:
             reader.close()
@@ -80,6 +88,17 @@ def test_a_run_across_midnight_counts_on_both_days_with_its_utilisation(count: A
     assert days[2].used["ann", "p"] == UsedGpus(2 * HOUR, 2 * HOUR, HOUR)
     assert days[2].used["bob", ""] == UsedGpus(HOUR, 0, 0), "without samples nothing is measured"
     assert days[1].waits_s == {("ann", "p"): [HOUR]} and days[2].waits_s == {("bob", ""): [HOUR]}
+
+
+def test_jobs_that_waste_their_gpus_are_listed_by_unused_time(count: Any) -> None:
+    found = count(
+        ran(1, 0, HOUR, 0, 1), ran(2, 0, HOUR, 2, name="jupyter"), ran(3, 0, 8 * HOUR, 3), ran(4, 0, HOUR, 4),
+        busy={"1": 10.0, "2": 0.0, "3": 80.0}, most_idle=5,
+    )  # fmt: skip
+    assert [(one.key, one.name, round(one.used.idle_s / HOUR, 2)) for one in found] == [
+        (job_key(1), "job-1", 1.8),
+        (job_key(2), "jupyter", 1.0),
+    ]
 
 
 def test_earlier_attempts_count_and_the_wait_ends_with_the_first(count: Any) -> None:

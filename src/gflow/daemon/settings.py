@@ -81,6 +81,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "tokens.json"
 
     @property
+    def web_sessions(self) -> Path:
+        return self.data / "web.json"
+
+    @property
+    def progress_points(self) -> Path:
+        return self.data / "progress.db"
+
+    @property
     def samples(self) -> Path:
         return self.data / "samples.db"
 
@@ -97,6 +105,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def slurm_dir(self) -> Path:
         return self.data / "slurm"
+
+    @property
+    def snapshots(self) -> Path:
+        """Files of jobs for clusters, as they were at the submission."""
+        return self.data / "snapshots"
 
     @property
     def logs(self) -> Path:

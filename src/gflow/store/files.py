@@ -71,6 +71,15 @@ def put_in_place(new: Path, path: Path) -> None:
     sync(path.parent)
 
 
+def replace_private(path: Path, content: bytes) -> None:
+    """Replace the content of a file that only its owner may read, durably. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+    put_in_place(new, path)
+
+
 def sync(path: Path) -> None:
     """Make a file's content, or the names in a folder, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -127,6 +127,12 @@ def jobs_of(reader: Reader, members: Members, also: str = "1", limit: int = -1) 
     return [reader.job(row) for row in rows]
 
 
+def states_of_jobs(reader: Reader, members: Members, limit: int) -> list[tuple[int, JobState]]:
+    """The keys and states of the first of these jobs."""
+    sql = f"SELECT key, state FROM jobs WHERE {members.condition} ORDER BY key LIMIT ?"
+    return [(key, _STATES[state]) for key, state in reader.rows(sql, [limit])]
+
+
 def running_jobs(reader: Reader, members: Members) -> list[Job]:
     return jobs_of(reader, members, "state = 'Running'")
 

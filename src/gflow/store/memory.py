@@ -24,6 +24,7 @@ class MemoryStore:
         self._jobs: dict[JobKey, Job] = {}
         self._submissions: dict[tuple[int, str], tuple[JobKey, ...]] = {}
         self._blobs: dict[str, bytes] = {}
+        self._attempts: Counter[JobKey] = Counter()
         self._meta: dict[str, str | int] = {}
         self._audit: list[AuditEntry] = []
         self._bulk: dict[int, Bulk] = {}
@@ -35,6 +36,7 @@ class MemoryStore:
                 raise StoreError("the database cannot be written: a final job cannot change")
         self.commits += 1
         self._blobs.update(changes.blobs)
+        self._attempts.update(ran.key for ran in changes.attempts)
         self._jobs.update({key: _copy(job) for key, job in changes.jobs.items()})
         self._jobs.update({job.key: _copy(job) for job in changes.staged})
         for first, last in changes.discarded:
@@ -143,6 +145,9 @@ class MemoryStore:
         if address not in self._blobs:
             raise StoreError(f"the stored text {address} is gone")
         return self._blobs[address]
+
+    def earlier_attempts(self, key: JobKey) -> int:
+        return self._attempts[key]
 
     def audit_of(self, key: JobKey) -> list[AuditEntry]:
         told = (line if line.key == key else of_job(line, key) for line in self._audit)

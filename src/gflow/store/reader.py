@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gflow.core.ids import TASK_BITS
-from gflow.core.model import Job, JobState, Spec
+from gflow.core.model import AuditEntry, Job, Spec
 from gflow.core.queries.job_filter import Filter, is_pattern
 from gflow.store import files
 from gflow.store.bulk import OpenSubmission, bulk_of
@@ -64,6 +64,18 @@ class Reader:
         )
         return rows[::-1] if newest else rows
 
+    def keys_and(
+        self, what: str, wanted: Filter, after: int | None, limit: int, *, newest: bool
+    ) -> list[tuple[int, Any]]:
+        """The key and the SQL expression `what` of the jobs that follow the key `after`, ordered by key."""
+        where, values = self._condition(wanted)
+        if after is not None:
+            where, values = f"key {'<' if newest else '>'} ? AND {where}", [after, *values]
+        order = "DESC" if newest else "ASC"
+        return self.rows(
+            f"SELECT key, {what} FROM jobs WHERE {where} ORDER BY key {order} LIMIT {limit}", values
+        )
+
     def recent(self, wanted: Filter, final: int) -> list[Any]:
         """Rows of all active jobs and of the newest `final` ended jobs, ordered by key."""
         where, values = self._condition(wanted)
@@ -74,14 +86,29 @@ class Reader:
         )
         return self.rows(sql, [*values, *values])
 
-    def ended_since(self, since: float, states: Iterable[JobState], user: str, limit: int) -> list[Any]:
-        """Rows of the newest jobs of a user that ended in these states. Costs the jobs that ended since."""
-        names = ", ".join(f"'{state.value}'" for state in states)
+    def last_ended(self, wanted: Filter, limit: int) -> list[Any]:
+        """Rows of the jobs that ended last, the last one first. Costs those rows, not the history."""
+        where, values = self._condition(wanted)
+        sql = f"{SELECT} WHERE finished_at IS NOT NULL AND {where} ORDER BY finished_at DESC LIMIT ?"
+        return self.rows(sql, [*values, limit])
+
+    def failed_since(self, since: float, user: str, limit: int) -> list[Any]:
+        """Rows of the newest jobs of a user that failed. Costs the jobs of all users that failed since."""
+        # The states as in the index `jobs_failed`: another order would scan every row.
         sql = (
-            f"{SELECT} WHERE finished_at >= ? AND state IN ({names}) AND user = ? AND {SHOWN}"
+            f"{SELECT} WHERE state IN ('Failed', 'Timeout') AND finished_at >= ? AND user = ? AND {SHOWN}"
             " ORDER BY finished_at DESC LIMIT ?"
         )
         return self.rows(sql, [since, user, limit])
+
+    def machine_entries(self, kinds: Iterable[str], limit: int) -> list[AuditEntry]:
+        """The newest entries of the audit log of these kinds that are about no job, the oldest first."""
+        names = ", ".join(f"'{kind}'" for kind in kinds)
+        sql = (
+            "SELECT at, key, uid, origin, what, detail FROM audit"
+            f" WHERE key IS NULL AND what IN ({names}) ORDER BY id DESC LIMIT ?"
+        )
+        return [AuditEntry(*row) for row in reversed(self.rows(sql, [limit]))]
 
     def _condition(self, wanted: Filter) -> tuple[str, list[Any]]:
         where, values = condition(wanted)

@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS totals (
     PRIMARY KEY (job, attempt, gpu)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS totals_of_kind ON totals (kind, at);
+CREATE TABLE IF NOT EXISTS events (
+    gpu INTEGER, at INTEGER, text TEXT,
+    PRIMARY KEY (gpu, at, text)
+) WITHOUT ROWID;
 """
 OF_JOB = "job, attempt, gpu"
 MEAN = "at, span, busy, busy_most, memory_mib, power_w, heat, clock_mhz, slowed"
@@ -61,12 +65,21 @@ class OfJob(NamedTuple):
     kind: str = ""
 
 
+class GpuFault(NamedTuple):
+    """What the driver reported about a GPU, and when: `Xid 31`, `Unhealthy: too hot: 90 °C reached`."""
+
+    gpu: int
+    at: int
+    text: str
+
+
 class Batch(NamedTuple):
     """The rows of one write."""
 
     gpus: list[tuple[int, Mean]]
     jobs: list[OfJob]
     totals: list[OfJob]
+    events: tuple[GpuFault, ...] = ()
 
 
 class Samples:
@@ -92,6 +105,7 @@ class Samples:
             self._add("jobs", OF_JOB, [(one.job, one.attempt, one.gpu, *one.mean) for one in batch.jobs])
             rows = [(one.kind, one.job, one.attempt, one.gpu, *one.mean) for one in batch.totals]
             self._add("totals", f"kind, {OF_JOB}", rows)
+            self._db.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?)", batch.events)
 
     def _add(self, table: str, names: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:
@@ -101,7 +115,7 @@ class Samples:
     def delete_old(self, now: float, days: int, totals_days: int) -> None:
         """Delete samples older than `days`, and totals older than `totals_days`."""
         with self._db:
-            for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):
+            for table, kept in (("gpus", days), ("jobs", days), ("events", days), ("totals", totals_days)):
                 self._db.execute(f"DELETE FROM {table} WHERE at < ?", (now - kept * DAY_S,))
 
     def close(self) -> None:
@@ -115,6 +129,50 @@ def samples_of(path: Path, job: str) -> tuple[list[OfJob], list[OfJob]]:
     with closing(_read(path)) as db:
         attempt = db.execute("SELECT max(attempt) FROM totals WHERE job = ?", (job,)).fetchone()[0] or 0
         return _of_job(db, "jobs", job, attempt), _of_job(db, "totals", job, attempt)
+
+
+def gpu_means(path: Path, since: float, span: int, gpu: int | None) -> list[tuple[int, Mean]]:
+    """The GPUs since a time: means over `span` seconds, each with its GPU, in order. Read-only."""
+    if not path.exists():
+        return []
+    question = (
+        "SELECT gpu, at / ?2 * ?2, sum(span), avg(busy), max(busy_most), avg(memory_mib), avg(power_w),"
+        " avg(heat), avg(clock_mhz), 0 FROM gpus WHERE at >= ?1 AND (?3 IS NULL OR gpu = ?3)"
+        " GROUP BY gpu, at / ?2 ORDER BY 2, 1"
+    )
+    with closing(_read(path)) as db:
+        return [(row[0], Mean(*row[1:])) for row in db.execute(question, (int(since), span, gpu))]
+
+
+def faults_of(path: Path, gpus: Iterable[int], since: float, until: float) -> list[GpuFault]:
+    """Faults of these GPUs in a span of time, in order. Read-only."""
+    if not path.exists():
+        return []
+    question = "SELECT gpu, at, text FROM events WHERE gpu = ? AND at BETWEEN ? AND ? ORDER BY at LIMIT 100"
+    with closing(_read(path)) as db:
+        rows = [row for gpu in gpus for row in db.execute(question, (gpu, int(since), until))]
+    return sorted((GpuFault(*row) for row in rows), key=lambda event: event.at)
+
+
+def slowed_spans(path: Path, since: float, bits: int, gap_s: int) -> list[tuple[int, int, int, int]]:
+    """When GPUs were slowed by these throttle reasons: GPU, start, end, reasons; by start. Read-only.
+
+    Intervals with at most `gap_s` seconds between them are one span.
+    """
+    if not path.exists():
+        return []
+    question = (
+        "SELECT gpu, at, at + span, slowed & ?2 FROM gpus WHERE at >= ?1 AND slowed & ?2 ORDER BY gpu, at"
+    )
+    found: list[tuple[int, int, int, int]] = []
+    with closing(_read(path)) as db:
+        for gpu, start, end, why in db.execute(question, (int(since), bits)):
+            if found and found[-1][0] == gpu and start - found[-1][2] <= gap_s:
+                _, first, _, before = found.pop()
+                found.append((gpu, first, end, before | why))
+            else:
+                found.append((gpu, start, end, why))
+    return sorted(found, key=lambda one: one[1])
 
 
 def peaks_of(path: Path, kinds: Iterable[str]) -> dict[str, tuple[int, int]]:

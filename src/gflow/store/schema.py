@@ -228,7 +228,12 @@ CREATE TABLE bulk (
 );
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11)
+# Jobs that failed, newest first, for the overview: a day may have 100,000 ends and few failures.
+_V12 = """
+CREATE INDEX jobs_failed ON jobs (finished_at) WHERE state IN ('Failed', 'Timeout');
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11, _V12)
 VERSION = len(MIGRATIONS)
 
 

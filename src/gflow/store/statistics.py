@@ -29,11 +29,18 @@ EVER = float("inf")
 
 KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
+# GPUs of a job on a cluster, which has no indices here: those of the shape that won its race, else those of
+# each node, times the nodes.
+WIDE_THERE = """coalesce(json_extract(abroad, '$.gpus'),
+    json_extract(spec, '$.gpus') * coalesce(json_extract(spec, '$.nodes'), 1), 0)"""
 # Run time of an attempt, and its part since the start of the query.
 # On the boot clock; NULL: it never ran. An attempt that began before is limited by the wall clock.
 RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
 _SPENT = f"""iif(started_at >= :since, {RAN},
     min({RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
+
+
+THERE = f"iif(target = 'local', 0, {WIDE_THERE})"
 
 
 def _sql_list(states: Iterable[str]) -> str:
@@ -63,9 +70,10 @@ def _counting(which: str) -> _Counting:
     """The SQL queries about the jobs that match `which`."""
     # Attempts before the one in the job's record. Jobs first: attempts have no index of times.
     earlier = f"""
-    earlier (key, user, started_at, finished_at, gpu_ids, ran_s, started_boot) AS (
-        SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids, a.ran_s, NULL
-        FROM (SELECT key, user, simulated FROM jobs WHERE {which} AND progress IS NULL AND {KIND}) j
+    earlier (key, user, started_at, finished_at, gpu_ids, ran_s, started_boot, there) AS (
+        SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids, a.ran_s, NULL, j.there
+        FROM (SELECT key, user, simulated, {THERE} AS there FROM jobs
+            WHERE {which} AND progress IS NULL AND {KIND}) j
         CROSS JOIN attempts a ON a.key = j.key
         WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
     )
@@ -74,14 +82,16 @@ def _counting(which: str) -> _Counting:
     jobs = f"""
     WITH {earlier},
     before (key, first_at, run_s, gpu_s) AS (
-        SELECT key, min(started_at), sum({RAN}), sum({_SPENT} * {WIDE}) FROM earlier GROUP BY key
+        SELECT key, min(started_at), sum({RAN}), sum({_SPENT} * iif(gpu_ids != '', {WIDE}, there))
+        FROM earlier GROUP BY key
     ),
     counted AS (
         SELECT j.key, user, state, spec,
             coalesce(first_at, started_at) - submitted_at AS waited_s,
             coalesce(b.run_s, 0) + coalesce({RAN}, 0) AS run_s,
-            coalesce(b.gpu_s, 0) + coalesce({_SPENT} * {WIDE}, 0) AS gpu_s,
-            iif(gpu_ids != '', {WIDE}, coalesce(json_extract(spec, '$.gpus'), 0)) AS gpus
+            coalesce(b.gpu_s, 0) + coalesce({_SPENT} * iif(gpu_ids != '', {WIDE}, {THERE}), 0) AS gpu_s,
+            iif(gpu_ids != '', {WIDE},
+                iif(target = 'local', coalesce(json_extract(spec, '$.gpus'), 0), {WIDE_THERE})) AS gpus
         FROM jobs j LEFT JOIN before b ON b.key = j.key WHERE {which} AND progress IS NULL AND {KIND}
     )
     """

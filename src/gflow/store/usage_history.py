@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
+from heapq import nlargest
 from pathlib import Path
 
 from gflow.core.ids import JobKey, label
-from gflow.core.queries.usage_report import DayUsage, Question, UsedGpus
-from gflow.store.reader import PROJECT, Reader
+from gflow.core.queries.usage_report import DayUsage, IdleJob, Question, UsedGpus
+from gflow.store.reader import NAME, PROJECT, Reader
 from gflow.store.samples import utilisation_of_runs
 from gflow.store.statistics import KIND, RAN, WIDE
 
@@ -17,6 +18,8 @@ from gflow.store.statistics import KIND, RAN, WIDE
 MOST_DAYS = 366
 # Runs that began so long before the period may reach into it.
 LONGEST_RUN_S = 100 * 86400.0
+# Unused GPU time, in seconds, from which a job is listed as idle.
+LEAST_IDLE_S = 60.0
 
 _WHICH = f"progress IS NULL AND {KIND} AND (:user IS NULL OR user = :user)"
 _PERIODS = ("finished_at IS NULL", "finished_at >= :since")
@@ -60,6 +63,24 @@ def usage_by_day(reader: Reader, question: Question, samples: Path) -> list[DayU
                 waits = days[bisect_right(midnights, first) - 1].waits_s
                 waits.setdefault((user, project), []).append(max(0.0, first - submitted))
     return days
+
+
+def idle_jobs(reader: Reader, question: Question, samples: Path, most: int) -> list[IdleJob]:
+    """The jobs with the most GPU time that was allocated and not used, among those below half use."""
+    busy = utilisation_of_runs(samples, question.since - LONGEST_RUN_S)
+    used: dict[int, UsedGpus] = {}
+    for period in _PERIODS:
+        for key, attempt, _, _, gpus, start, end in reader.rows(_runs_sql(period), question._asdict()):
+            share = busy.get((label(JobKey(key)), attempt))
+            seconds = min(end, question.now) - max(start, question.since)
+            if share is not None and seconds > 0:
+                used.setdefault(key, UsedGpus()).add(seconds * gpus, share)
+    wasteful = [key for key, one in used.items() if one.idle_s >= LEAST_IDLE_S and one.busy_s < one.idle_s]
+    worst = nlargest(most, wasteful, key=lambda key: used[key].idle_s)
+    keys = ",".join(map(str, worst))
+    rows = reader.rows(f"SELECT key, {NAME}, user, state FROM jobs WHERE key IN ({keys})")
+    found = [IdleJob(JobKey(key), name, user, state, used[key]) for key, name, user, state in rows]
+    return sorted(found, key=lambda one: -one.used.idle_s)
 
 
 def _midnights(since: float, now: float) -> Iterator[float]:

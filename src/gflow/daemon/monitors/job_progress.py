@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from gflow.core.events import Event, Progressed
-from gflow.core.ids import parse_label
+from gflow.core.ids import JobKey, parse_label
 from gflow.core.model import JobProgress, Moment
 from gflow.core.state.state import State
 from gflow.daemon.settings import Settings
@@ -75,10 +75,13 @@ class ProgressSocket:
         settings: Settings,
         state: Callable[[], State],
         post: Callable[[Callable[[Moment], Event]], None],
+        note: Callable[[JobKey], None] = lambda key: None,
     ) -> None:
         self._settings = settings
         self._state = state
         self._post = post
+        # Called with the key of each job that reported.
+        self._note = note
         self._loop = asyncio.get_running_loop()
         # By uid; a private daemon has one.
         self._socks: dict[int, socket.socket] = {}
@@ -109,6 +112,11 @@ class ProgressSocket:
         sock = self._socks.get(uid if self._settings.is_system else os.getuid())
         if sock is not None:
             self._read(sock, AT_END)
+
+    def receive(self, lines: list[bytes], uid: int) -> None:
+        """Process reports that jobs of this user wrote to files on a cluster."""
+        for line in lines[-AT_END:]:
+            self._process(line, uid)
 
     def _on_readable(self, sock: socket.socket) -> None:
         if self._read(sock, AT_ONCE):
@@ -156,6 +164,7 @@ class ProgressSocket:
                 only=report.only,
             )
         )
+        self._note(job.key)
 
 
 def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
@@ -164,6 +173,7 @@ def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
     checked = {
         "at": at.wall,
         "step": max(0, report.step),
+        "step_at": 0.0,
         "metrics": _valid_metrics(report.metrics),
         "nan": nan,
     }
