@@ -45,9 +45,9 @@ def test_missing_flags_are_off():
 
 
 def test_gqueue_uses_every_query_parameter():
-    """Its options are the query's names; how text is to look, it sees at the terminal."""
+    """Its options are the query's names; how text is to look, it sees at the terminal. It has no pages."""
     names = {field.encode_name for field in msgspec.structs.fields(JobsQuery)}
-    assert {*PASSED.values(), "since", "form", "width", "color"} == names
+    assert {*PASSED.values(), "since", "form", "after", "width", "color"} == names
     assert PASSED.keys() <= {option.name for option in GQUEUE}
 
 

@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "spot notice": ("drain_changed",),
     "gpu_faults": ("gpu_health_changed", "gpu_availability_changed"),
     "reservation created": ("reservation_created",),
+    "reservation changed": ("reservation_changed",),
     "reservation cancelled": ("reservation_cancelled",),
     "daemon started": ("daemon_started",),
     "notification failed": ("notification_failed",),

@@ -36,9 +36,11 @@ class JobsQuery(Query, frozen=True):
     sort: str = ""
     limit: str = ""
     offset: str = ""
-    # form: table, group, tree, csv, yaml, json, or results, results-csv, results-json (`gjob results`).
+    # form: table, group, tree, csv, yaml, json, or results, results-csv, results-json (`gjob results`), or
+    # rows: JSON with one row for each group and array, ordered by id. after: where a page of rows begins.
     # format: the columns, for forms that have columns.
     form: str = ""
+    after: str = ""
     format: str = ""
     width: str = ""
     color: bool = False
@@ -48,11 +50,30 @@ class JobsQuery(Query, frozen=True):
     expand: bool = False
 
 
+class ClusterJobsQuery(Query, frozen=True):
+    """`GET /targets/{target}/jobs`. others: without the jobs of this daemon, which `GET /jobs` lists."""
+
+    others: bool = False
+    width: str = ""
+    color: bool = False
+
+
+class PartitionsQuery(Query, frozen=True):
+    """`GET /targets/{target}/partitions`."""
+
+    width: str = ""
+    color: bool = False
+
+
 class ShowQuery(Query, frozen=True):
-    """`GET /jobs/{job}` and `/groups/{group}`: the metric that ranks the jobs of a group, the terminal."""
+    """`GET /jobs/{job}` and `/groups/{group}`: the metric that ranks the jobs of a group, the terminal.
+
+    `tasks=0`: an array without its tasks, of which there may be thousands.
+    """
 
     metric: str = "loss"
     highest: bool = False
+    tasks: bool = True
     width: str = ""
     color: bool = False
 
@@ -88,26 +109,93 @@ class InfoQuery(Query, frozen=True):
     color: bool = False
 
 
-class OverviewQuery(Query, frozen=True):
-    """`GET /overview`: the width of the terminal, and whether it has colours."""
+class GpuMemoryQuery(Query, frozen=True):
+    """`GET /gpus/memory`: the order of processes (default: by memory), and the width of the terminal."""
 
+    sort: Literal["memory", "pid", "user", "job", ""] = ""
     width: str = ""
     color: bool = False
 
 
+class OverviewQuery(Query, frozen=True):
+    """`GET /overview`: the width of the terminal, and whether it has colours; `lists`: also lists of the jobs
+    of all users, with about so many lines each."""
+
+    width: str = ""
+    color: bool = False
+    lists: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+
+
 class EventsQuery(Query, frozen=True):
-    """`GET /events`: event names and jobs (comma-separated), the last id seen, whether to wait for more."""
+    """`GET /events`: event names and jobs (comma-separated), the last id seen, whether to wait for more.
+
+    `readings`: also send readings of GPUs and progress of jobs when they change, at most every two seconds.
+    """
 
     events: str = ""
     job: str = ""
     after: str = ""
     follow: bool = True
+    readings: bool = False
 
 
 class UsageQuery(Query, frozen=True):
     """`GET /jobs/{job}/usage`."""
 
     csv: bool = False
+
+
+class StartsQuery(Query, frozen=True):
+    """`GET /starts`: how many at most."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+
+
+# Most bytes of a log in one answer.
+MOST_OUTPUT = 4 << 20
+
+
+class OutputQuery(Query, frozen=True):
+    """`GET /jobs/{job}/output`: the first byte (below 0: from the end), and how many at most.
+
+    `lines`: also count the number of the first line, if it is within the first 64 MiB.
+    """
+
+    offset: Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)] = -(256 << 10)
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_OUTPUT)] = 256 << 10
+    lines: bool = False
+
+
+class SearchQuery(Query, frozen=True):
+    """`GET /jobs/{job}/output/search`: the text to find (empty: lines that look like errors).
+
+    `offset`, `line`: where the search begins, as an earlier answer had them in `next`. `limit`: how many
+    lines at most. One request searches about 64 MiB.
+    """
+
+    find: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
+    line: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)] = 1
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+
+
+class OutputStreamQuery(Query, frozen=True):
+    """`GET /jobs/{job}/output/stream`: the first byte."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
+
+
+class GpuHistoryQuery(Query, frozen=True):
+    """`GET /gpus/history`: how many hours back, and one GPU instead of all."""
+
+    hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 366)] = 24.0
+    gpu: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+
+
+class GpuEventsQuery(Query, frozen=True):
+    """`GET /gpus/events`: how many hours back."""
+
+    hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 366)] = 24.0
 
 
 class ReservationsQuery(Query, frozen=True):

@@ -72,6 +72,8 @@ class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     command: Command = []
     cwd: str
+    # The folder on a cluster over SSH, for jobs whose files are not sent: relative to that of the target.
+    chdir: str = ""
     umask: int = 0o022
     environ: Environment = ""
     # The text of a script, and its path; `command` then holds its arguments.
@@ -154,6 +156,24 @@ class RevokeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The token to revoke."""
 
     id: Text
+
+
+class LinkRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A link to the web page. `operator`: with the rights of an operator, if the caller has them."""
+
+    operator: bool = False
+
+
+class CodeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The code of a link, for a session."""
+
+    code: Text
+
+
+class LogoutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Sessions to end: all of the caller, or `this` one."""
+
+    this: bool = False
 
 
 class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -349,6 +369,7 @@ class Reader:
         spec = Spec(
             command=tuple(request.command),
             cwd=request.cwd,
+            chdir=request.chdir,
             umask=request.umask & 0o777,
             environ=self._store_text(request.environ, "environ", blobs) if request.environ else "",
             script=self._store_text(request.script, "script", blobs) if request.script else "",
@@ -380,9 +401,12 @@ class Reader:
 
 def applicable_defaults(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The daemon's default options that apply to a job with these options."""
-    if "overflow" in defaults and options.keys() & NOT_OVERFLOWING:
-        return {name: value for name, value in defaults.items() if name != "overflow"}
-    return defaults
+    unwanted = set()
+    if options.keys() & NOT_OVERFLOWING:
+        unwanted.add("overflow")
+    if "overflow" in options:  # it begins to wait on this machine
+        unwanted.add("on")
+    return {name: value for name, value in defaults.items() if name not in unwanted} if unwanted else defaults
 
 
 class ParsedOptions(NamedTuple):
@@ -434,12 +458,12 @@ def check_command(request: JobRequest) -> None:
         raise UsageError("there is no command to run", hint="gbatch COMMAND ARGS…, or gbatch script.sh")
     if request.script is not None and not request.script:
         raise UsageError("the script is empty")
-    text = " ".join((*request.command, request.cwd, request.script_path))
+    text = " ".join((*request.command, request.cwd, request.chdir, request.script_path))
     if "\0" in text:
         raise UsageError("a command cannot hold a NUL character")
     if len(text) * 4 > COMMAND_BYTES and sum(len(word.encode()) for word in request.command) > COMMAND_BYTES:
         raise UsageError("the command is longer than 1 MiB", hint="put it into a script")
-    if max(len(request.cwd), len(request.script_path)) > PATH_LENGTH:
+    if max(map(len, (request.cwd, request.chdir, request.script_path))) > PATH_LENGTH:
         raise UsageError(f"a path has at most {PATH_LENGTH} characters")
     if not request.cwd.startswith("/"):
         raise UsageError(f"the working folder must be an absolute path, not {request.cwd!r}")
@@ -467,6 +491,10 @@ class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     force: bool = False
 
 
+WallTime = Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)]
+Duration = Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
+
+
 class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """GPUs to reserve for a user: a number, or indices. Without a start time, from now on."""
 
@@ -475,7 +503,22 @@ class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     gpu_indices: (
         Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=65_536)] | None
     ) = None
-    start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
-    duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
+    start_time: WallTime = 0.0
+    duration_secs: Duration
     # Accept a user that is not known.
     force: bool = False
+    # Only say what would be reserved, and which jobs it would stop.
+    dry_run: bool = False
+
+
+class ReservationChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What changes of a reservation; null: it stays. With another start the length stays."""
+
+    gpu_indices: (
+        Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1, max_length=65_536)]
+        | None
+    ) = None
+    start_time: WallTime | None = None
+    duration_secs: Duration | None = None
+    # Only say what would be reserved, and which jobs it would stop.
+    dry_run: bool = False

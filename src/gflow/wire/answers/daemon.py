@@ -1,10 +1,12 @@
-"""Answers about the daemon: status, health, backups, notifications, tokens."""
+"""Answers about the daemon: status, health, targets, backups, notifications, tokens."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import msgspec
+
+from gflow.wire.encoding import JobId
 
 
 class Setting(msgspec.Struct):
@@ -106,3 +108,84 @@ class RevokedAnswer(msgspec.Struct):
     """The token that opens nothing any more."""
 
     revoked: TokenView
+
+
+class TargetView(msgspec.Struct, kw_only=True):
+    """This machine (`here`) or a cluster: its jobs, and its connection. `unused`: no job was sent there yet.
+
+    `no_commands`: the daemon finds no sbatch. `down`: the controller does not answer, `error` says how.
+    """
+
+    name: str
+    state: Literal["here", "unused", "answers", "down", "no_commands"]
+    running: int
+    waiting: int
+    # When the controller answered last.
+    answered_at: str | None = None
+    error: str | None = None
+    # Defaults for jobs there.
+    partition: str | None = None
+    account: str | None = None
+    # The login node, if it is reached by SSH, and the socket of that connection.
+    host: str | None = None
+    control_path: str | None = None
+
+
+class ClusterJobView(msgspec.Struct, kw_only=True):
+    """A Slurm job as squeue shows it. gflow changes only jobs of which it is the submitter."""
+
+    # Slurm's id: 123, 123_4 (a task of an array), 123_[5-9] (tasks that wait).
+    id: str
+    name: str
+    # Slurm's word: RUNNING.
+    state: str
+    time: str
+    time_limit: str | None
+    nodes: int
+    node_list: str | None
+    # Why it waits.
+    reason: str | None
+    partition: str | None
+    gres: str | None
+    # gflow: this daemon, which calls it `job`; other_gflow: another daemon; slurm: a command of Slurm.
+    submitted_by: Literal["gflow", "other_gflow", "slurm"]
+    job: JobId | None
+
+
+class ClusterJobsAnswer(msgspec.Struct, kw_only=True):
+    """The active jobs of an account on a cluster."""
+
+    target: str
+    user: str
+    jobs: list[ClusterJobView]
+
+
+class PartitionView(msgspec.Struct, kw_only=True):
+    """A partition of a cluster, and its nodes now."""
+
+    name: str
+    is_default: bool
+    time_limit: str | None
+    nodes: int
+    idle_nodes: int
+    # Down, drained or without an answer.
+    unusable_nodes: int
+    # Of the smallest node.
+    cpus_per_node: int
+    memory_mib_per_node: int
+    gpus: int
+    free_gpus: int
+    gpu_types: list[str]
+
+
+class PartitionsAnswer(msgspec.Struct, kw_only=True):
+    """The partitions of a cluster."""
+
+    target: str
+    partitions: list[PartitionView]
+
+
+class TargetsAnswer(msgspec.Struct):
+    """What runs jobs: this machine first, then the clusters."""
+
+    targets: list[TargetView]

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from gflow.core.model import AuditEntry
-from gflow.wire.answers.jobs import JobView
+from gflow.wire.answers.jobs import JobView, ReportedProgress
 from gflow.wire.encoding import JobId, key_label, rfc3339
 
 
@@ -36,6 +36,31 @@ class Missed(msgspec.Struct, kw_only=True):
     event: Literal["missed"]
     first: int = msgspec.field(name="from")
     last: int = msgspec.field(name="to")
+
+
+class GpuReading(msgspec.Struct, kw_only=True):
+    """What a GPU does now; null: not known."""
+
+    index: int
+    utilisation: int | None
+    used_mib: int | None
+    temperature: int | None
+    power_w: float | None
+
+
+class JobReading(msgspec.Struct):
+    """The progress that a running job reported last."""
+
+    id: JobId
+    progress: ReportedProgress
+
+
+class Readings(msgspec.Struct, kw_only=True):
+    """Readings of GPUs and progress of running jobs. Sent when they changed, if the query asks for them."""
+
+    event: Literal["readings"]
+    gpus: list[GpuReading]
+    jobs: list[JobReading]
 
 
 def happening_view(number: int, name: str, line: AuditEntry, job: JobView | None) -> Happening:

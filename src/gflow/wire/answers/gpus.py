@@ -121,13 +121,59 @@ class GpuView(msgspec.Struct, kw_only=True):
 
 
 class InfoAnswer(DrainAnswer):
-    """The GPUs. `limits`: what holds the memory limits of jobs that share one."""
+    """The GPUs. `limits`: what holds the memory limits of jobs that share one.
+
+    `is_isolated`: whether a job can open only its own GPUs; null: all jobs are of one user, or the GPUs are
+    simulated. `isolation_problem`: why it can open others.
+    """
 
     gpus: list[GpuView]
     allowed_gpu_indices: list[int] | None
     trouble: str
     driver: str
     limits: list[str]
+    is_isolated: bool | None = None
+    isolation_problem: str = ""
+
+
+class GpuPoint(msgspec.Struct, kw_only=True):
+    """Means of one GPU over one span of time, from `at` on; null: no reading."""
+
+    at: str
+    gpu: int
+    busy: float | None
+    memory_mib: float | None
+    power_w: float | None
+    temperature: float | None
+
+
+class GpuHistoryAnswer(msgspec.Struct, kw_only=True):
+    """Readings of the GPUs over time, means over `span_s` seconds, the oldest first."""
+
+    span_s: int
+    points: list[GpuPoint]
+
+
+GpuEventKind = Literal["blocked", "available", "error", "drained", "resumed", "slowed", "restricted", "spot"]
+
+
+class GpuEvent(msgspec.Struct, kw_only=True):
+    """Something that happened to GPUs; no GPU: to the machine. `until`: the end of a slow time."""
+
+    at: str
+    until: str | None = None
+    kind: GpuEventKind
+    gpus: list[int]
+    text: str
+    # The user who did it; null: the daemon.
+    by: str | None = None
+
+
+class GpuEventsAnswer(msgspec.Struct, kw_only=True):
+    """What happened to the GPUs since a time, the newest first."""
+
+    since: str
+    events: list[GpuEvent]
 
 
 def drain_answer(machine: Machine) -> DrainAnswer:

@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.model import Job
 from gflow.core.queries.group_summary import GroupCounts, GroupSummary
-from gflow.wire.answers.jobs import JobsAnswer, State
+from gflow.wire.answers.jobs import JobsAnswer, JobView, State
 from gflow.wire.encoding import JobId, key_label, rfc3339
 
 
@@ -53,6 +53,50 @@ class GroupAnswer(msgspec.Struct, kw_only=True):
     worst: RankedJob | None
     parameters: dict[str, list[str]]
     failed_jobs: list[FailedJob]
+
+
+class TaskState(msgspec.Struct):
+    """The state of one job of a group."""
+
+    id: JobId
+    state: State
+
+
+class GroupFigures(msgspec.Struct, kw_only=True):
+    """A group or an array in a listing: the figures of all of its jobs, as in `GroupAnswer`.
+
+    `jobs`: the state of each job that has started or is in the queue by itself; null: there are too many.
+    """
+
+    id: JobId
+    name: str
+    total: int
+    counts: GroupCounts
+    progress: float
+    left_s: float | None
+    started_at: str | None
+    finished_at: str | None
+    jobs: list[TaskState] | None
+
+
+class ListingRow(msgspec.Struct, kw_only=True):
+    """A row of a listing. `group`: the group or array of which `job` is one; null: the job itself."""
+
+    job: JobView
+    group: GroupFigures | None
+
+
+class RowsAnswer(msgspec.Struct, kw_only=True):
+    """A listing with one row for each group, array and other job.
+
+    `total`: the number of rows; null where it is not counted, and then `next` is the value of `after` for the
+    next page. `next`: null if there is none. `jobs`: the number of jobs that match.
+    """
+
+    rows: list[ListingRow]
+    total: int | None
+    next: str | None
+    jobs: int
 
 
 class ShownJobsAnswer(JobsAnswer, kw_only=True):

@@ -105,6 +105,8 @@ class JobView(msgspec.Struct, kw_only=True, gc=False):
     target_id: str | None
     target_nodes: str | None
     nodes: int
+    # GPUs on all its nodes; `gpus` is the number on each.
+    total_gpus: int
     partition: str | None
     group_id: int | None
     max_concurrent: int | None
@@ -214,7 +216,7 @@ def job_view(job: Job, why: Blocker | None = None) -> JobView:
         target=job.target,
         target_id=(remote.id if remote else "") or None,
         target_nodes=(remote.nodes if remote else "") or None,
-        nodes=spec.nodes, partition=spec.partition or None,
+        nodes=spec.nodes, total_gpus=spec.nodes * spec.gpus, partition=spec.partition or None,
         group_id=spec.group if spec.group > 0 else None, max_concurrent=spec.max_concurrent or None,
         parameters=dict(spec.parameters), command_template=spec.template or None,
         name_template=spec.name_template or None,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gflow.wire.answers.gpus import GpuView
+from gflow.wire.answers.job_details import ExpectedStart
 from gflow.wire.answers.jobs import JobView
 from gflow.wire.encoding import JobId
 
@@ -26,13 +28,17 @@ class GpuCounts(msgspec.Struct, kw_only=True):
 
 
 class WaitingJob(msgspec.Struct, kw_only=True):
-    """A waiting job of the caller, and when it is expected to start; null: not known."""
+    """A waiting job of the caller, and when it is expected to start; null: not known.
+
+    `tasks`: how many tasks of an array wait; 1 for a job.
+    """
 
     id: JobId
     name: str
     gpus: int
     reason: str | None
     expected_start: str | None
+    tasks: int = 1
 
 
 class Attention(msgspec.Struct, kw_only=True):
@@ -42,6 +48,16 @@ class Attention(msgspec.Struct, kw_only=True):
     text: str
     hint: str
     jobs: list[JobId] = []
+
+
+class JobLists(msgspec.Struct, kw_only=True):
+    """Jobs of all users: those that run, that start next, and that ended last."""
+
+    running: list[JobView]
+    # Those with an expected start first, which `starts` has in the same order; of each sweep the first.
+    waiting: list[JobView]
+    starts: list[ExpectedStart]
+    ended: list[JobView]
 
 
 class OverviewAnswer(msgspec.Struct, kw_only=True):
@@ -68,6 +84,8 @@ class OverviewAnswer(msgspec.Struct, kw_only=True):
     my_running_jobs: list[JobView]
     my_waiting_jobs: list[WaitingJob]
     attention: list[Attention]
+    # With the parameter `lists`.
+    lists: JobLists | UnsetType = UNSET
 
 
 def gpu_status(view: GpuView, now: str) -> GpuStatus:

@@ -51,6 +51,8 @@ class ReservationAnswer(msgspec.Struct, kw_only=True):
     status: Status
     created_at: float
     cancelled_at: float | None
+    # After a change: running jobs of other users that it stops when it begins.
+    stops: list[JobId] = []
 
 
 class ReservationsAnswer(msgspec.Struct):

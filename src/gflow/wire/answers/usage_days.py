@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.queries.usage_report import DayUsage, Question, UsedGpus
-from gflow.wire.encoding import rfc3339
+from gflow.core.queries.usage_report import DayUsage, IdleJob, Question, UsedGpus
+from gflow.wire.answers.jobs import State
+from gflow.wire.encoding import JobId, key_label, rfc3339
 
 
 class GpuHours(msgspec.Struct, kw_only=True):
@@ -54,6 +55,15 @@ class UsageTotal(_WithWaits):
     name: str | None
 
 
+class IdleJobView(GpuHours, kw_only=True):
+    """A job that used its GPUs for less than half of the time it had them."""
+
+    id: JobId
+    name: str
+    user: str
+    state: State
+
+
 class UsageDaysAnswer(msgspec.Struct, kw_only=True):
     """Usage over time, the oldest day first. `gpus`: GPUs of the machine now."""
 
@@ -66,9 +76,13 @@ class UsageDaysAnswer(msgspec.Struct, kw_only=True):
     days: list[UsageDay]
     by_user: list[UsageTotal]
     by_project: list[UsageTotal]
+    # The jobs with the most GPU time that was allocated and not used, the worst first.
+    idle_jobs: list[IdleJobView] = []
 
 
-def usage_days_view(question: Question, days: Sequence[DayUsage], gpus: int) -> UsageDaysAnswer:
+def usage_days_view(
+    question: Question, days: Sequence[DayUsage], gpus: int, idle: Sequence[IdleJob] = ()
+) -> UsageDaysAnswer:
     """The answer for these days."""
     return UsageDaysAnswer(
         user=question.user,
@@ -80,6 +94,12 @@ def usage_days_view(question: Question, days: Sequence[DayUsage], gpus: int) -> 
         days=[_day(day) for day in days],
         by_user=_totals(days, 0),
         by_project=_totals(days, 1),
+        idle_jobs=[
+            IdleJobView(
+                id=key_label(job.key), name=job.name, user=job.user, state=job.state, **_hours([job.used])
+            )
+            for job in idle
+        ],
     )
 
 
