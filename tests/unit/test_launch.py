@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gflow
 from gflow.cli.tools import launch as command
 from gflow.errors import Refused, UsageError
 from gflow.ml.launch.plan import Plan, batch_line, share_of, variables
@@ -157,7 +158,31 @@ def test_ranks_die_with_their_launcher(tmp_path):
 
 def test_stalled_ranks_are_ended(tmp_path):
     code, _, err = finish(tmp_path, 2, "print('begun'); time.sleep(60)", stall_s=0.3)
-    assert code == 124 and "no rank printed anything for 0.3 s" in err
+    assert code == 124 and "no rank printed anything or reported progress for 0.3 s" in err
+
+
+REPORTS = f"""
+sys.path.append({str(Path(gflow.__file__).parents[1])!r})
+from gflow.ml.train.progress import Reporter
+told = Reporter()
+for step in range(25):
+    told.note(step)
+    time.sleep(0.1)
+"""
+
+
+def test_quiet_ranks_that_report_progress_are_not_stalled(tmp_path):
+    assert finish(tmp_path, 2, REPORTS, stall_s=2) == (0, "", "")
+    assert not (tmp_path / "logs/heartbeat").exists()
+    assert finish(tmp_path, 1, f"{REPORTS}\ntime.sleep(60)", stall_s=1)[0] == 124, "the reports have ended"
+
+
+def test_nccl_timeout_is_passed_to_the_ranks(tmp_path):
+    script = tmp_path / "say.py"
+    script.write_text("import os; print(os.environ['GFLOW_NCCL_TIMEOUT'])")
+    words = [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "1", "--nccl-timeout", "30m"]
+    done = subprocess.run([*words, str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1800\n")
 
 
 def test_a_child_that_holds_the_pipe_is_not_waited_for(tmp_path):

@@ -1,10 +1,21 @@
 """A launch over several nodes: who is who, and what NCCL is told about the network."""
 
+import time
+
 import pytest
 
 from gflow.errors import Refused
 from gflow.ml.launch.network import Adapter, choose, detect
-from gflow.ml.launch.slurm import MEETING, NodePosition, check, node_position, nodes_of
+from gflow.ml.launch.slurm import (
+    MEETING,
+    NodePosition,
+    check,
+    deadline_here,
+    node_position,
+    nodes_of,
+    remaining_time,
+)
+from gflow.ml.train.stop import boot_s
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 
@@ -22,6 +33,14 @@ def test_nodes_are_those_of_the_job():
         check(3, JOB)
     with pytest.raises(Refused, match="outside of a Slurm job there is 1"):
         check(2, {})
+
+
+def test_time_limit_is_told_as_a_duration():
+    """The clock of another node may be off, and its boot clock differs."""
+    told = remaining_time({"GFLOW_END_TIME": str(int(time.time()) + 100)})
+    left = float(deadline_here(told)["GFLOW_DEADLINE"]) - boot_s()
+    assert 95 < left <= 100
+    assert remaining_time({}) == deadline_here({}) == {}
 
 
 ON, OFF, ROCE = Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False), Adapter("mlx5_2", layer="Ethernet")

@@ -15,7 +15,7 @@ from gflow.ml.scale.analysis import analyse, kind_of, mark_of
 from gflow.ml.scale.measurement import Measurement, from_clock, from_meter
 from gflow.ml.scale.runner import ScaleRequest, command
 from gflow.ml.scale.sizes import Size, sizes_of
-from gflow.ml.train.metering import Meter
+from gflow.ml.train.metering import PRINTED, Meter, printed_lines
 from gflow.text.scaling import scaling_page
 
 
@@ -102,6 +102,21 @@ def test_a_meter_writes_what_is_read(tmp_path):
     found = from_meter(Size(1, 1), (tmp_path / "m").read_text(), warmup=1)
     assert (found.samples, found.effective_batch) == (8, 8.0)
     Meter(str(tmp_path / "nowhere" / "m"), 1, 1.0).tick(1, 1)  # never fails
+
+
+def test_run_without_a_shared_folder_prints_its_meter(capfd):
+    kept = Meter(PRINTED, 1, 1.0)
+    print("epoch 1 of 3", end="", flush=True)
+    for step in range(1, 4):
+        kept.tick(step, step * 8, always=True)
+    kept.facts({"cores": 4})
+    text = printed_lines(capfd.readouterr().out + '{"loss": 1}\n{"at": 1')
+    assert text.count("\n") == 4
+    found = from_meter(Size(1, 1), text, warmup=1)
+    assert (found.samples, found.cores) == (16, 4)
+    words = command(ScaleRequest(("train.py",), "/nowhere", is_elsewhere=True), Size(2, 1), "/nowhere/m", 0)
+    assert words[0] == "env" and "GFLOW_METER=-" in words
+    assert words[-5:] == ["gflow", "launch", "--gpus", "1", "train.py"]
 
 
 @pytest.mark.parametrize(("part", "mark"), [(0.95, "good"), (0.949, "fair"), (0.85, "fair"), (0.849, "poor")])

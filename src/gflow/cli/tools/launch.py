@@ -56,6 +56,10 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
     argv = command_of(command, is_module="module" in values)
     if "plan" in values:
         values = _with_plan(values)
+    if "processes" in values:  # DDP on CPUs prints a warning about a setting that bit-equal resumes need
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "nccl-timeout" in values:
+        os.environ["GFLOW_NCCL_TIMEOUT"] = str(values["nccl-timeout"])
     processes = processes_of(values)
     logs = values.get("logs")
     name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"
@@ -68,6 +72,7 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
             plan = plan._replace(
                 node=here.node, nodes=here.nodes, address=here.address, port=here.port, name=name
             )
+            os.environ.update(slurm.deadline_here(os.environ))
             _configure_network(values.get("network", "auto"), is_first=here.node == 0)
         _print_batch(plan)
         code = launch(

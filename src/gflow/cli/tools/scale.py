@@ -44,10 +44,12 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow scale [options] -- SCRIPT [ARGS…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     from gflow.cli.tools.launch import command_of
+    from gflow.client.capture import is_elsewhere
     from gflow.ml.scale.runner import check
     from gflow.ml.scale.sizes import sizes_of
 
     command_of(script, is_module="module" in values)
+    values = _with_default_target(values)
     sizes = sizes_of(*(values.get(name, "") for name in ("gpus", "shape", "processes")))
     samples, each = _samples(values.get("samples", ""))
     if "plot" in values:
@@ -55,20 +57,27 @@ def run(words: list[str]) -> int:
 
         check_plot(values["plot"])
     runner = _runner(values, sizes)
+    # The nodes of a cluster over SSH do not see the working folder.
+    is_remote = "on" in values and is_elsewhere(values)
+    is_shared = "on" in values and not is_remote
     folder = tempfile.mkdtemp(
-        prefix=".gflow-scale-" if "on" in values else "gflow-scale-", dir=_parent_folder(values)
+        prefix=".gflow-scale-" if is_shared else "gflow-scale-", dir=os.getcwd() if is_shared else None
     )
     try:
-        request = _request(values, script, folder, samples, each)._replace(threads=_threads(sizes))
+        request = _request(values, script, folder, samples, each)
+        request = request._replace(threads=_threads(sizes), is_elsewhere=is_remote)
         check(request, sizes, runner)
         return _scale(values, request, sizes, runner)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _parent_folder(values: dict[str, Any]) -> str | None:
-    """On a cluster, the working folder, which all nodes share; otherwise the temporary folder (None)."""
-    return os.getcwd() if "on" in values else None
+def _with_default_target(values: dict[str, Any]) -> dict[str, Any]:
+    """The options with the target on which jobs without --on run, if it is a cluster."""
+    from gflow.config.load import load
+
+    usual = load({}, os.environ)["default_target"]
+    return values if values.keys() & {"on", "direct"} or usual == "local" else {**values, "on": usual}
 
 
 def _request(

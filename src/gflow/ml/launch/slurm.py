@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from gflow.ml.launch.supervisor import UNFINISHED
 
 # Environment variable with the address of the first rank, for the launchers that srun starts.
 MEETING = "GFLOW_LAUNCH_MEETING"
+# Environment variable with the seconds until the time limit, for the same launchers.
+REMAINING = "GFLOW_LAUNCH_REMAINING"
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -59,6 +62,22 @@ def check(wanted: int | None, environ: Mapping[str, str]) -> int:
     return there
 
 
+def remaining_time(environ: Mapping[str, str]) -> dict[str, str]:
+    """The seconds until the job's time limit, for the launchers of all nodes; empty without a limit.
+
+    Clocks of nodes differ; a duration is the same on all of them.
+    """
+    end = environ.get("GFLOW_END_TIME", "")
+    return {REMAINING: f"{int(end) - time.time():.1f}"} if end.isdecimal() else {}
+
+
+def deadline_here(environ: Mapping[str, str]) -> dict[str, str]:
+    """GFLOW_DEADLINE on the clock of this node, from the remaining time; empty without a limit."""
+    left = environ.get(REMAINING, "")
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return {"GFLOW_DEADLINE": f"{now + float(left):.3f}"} if left else {}
+
+
 def launch_on_nodes(words: Sequence[str], nodes: int, port: int) -> int:
     """Run the same launch on every node. Return the exit code of the first node that failed.
 
@@ -72,7 +91,8 @@ def launch_on_nodes(words: Sequence[str], nodes: int, port: int) -> int:
     ]  # fmt: skip
     sys.stderr.write(f"gflow: {nodes} nodes meet at {address}:{port}\n")
     sys.stderr.flush()
-    process = subprocess.Popen(command, env=os.environ | {MEETING: f"{address}:{port}"})
+    told = {MEETING: f"{address}:{port}"} | remaining_time(os.environ)
+    process = subprocess.Popen(command, env=os.environ | told)
     before = {number: signal.signal(number, lambda *_: None) for number in IGNORED}
     before |= {
         number: signal.signal(number, lambda found, _: process.send_signal(found)) for number in PASSED

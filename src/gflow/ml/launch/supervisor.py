@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from gflow.ml.launch import nccl
+from gflow.ml.launch import heartbeat, nccl
 from gflow.ml.launch.nccl_log import NcclLogReader
 from gflow.ml.launch.plan import Plan, variables
 
@@ -47,8 +47,8 @@ class Supervisor:
     """One launch on one node."""
 
     def __init__(self, plan: Plan, logs: str, *, grace_s: float = 60.0, stall_s: float = 0.0) -> None:
-        """`logs`: directory for the ranks' output. `stall_s`: the launch fails if no rank prints anything for
-        this long; 0: never.
+        """`logs`: directory for the ranks' output. `stall_s`: the launch fails if no rank prints anything or
+        reports progress for this long; 0: never.
         """
         self._plan = plan
         self._logs = logs
@@ -59,7 +59,8 @@ class Supervisor:
         self._codes: dict[int, int] = {}
         self._stop_at: float | None = None
         self._kill_at: float | None = None
-        self._printed_at = 0.0
+        self._active_at = 0.0
+        self._heartbeat = os.path.join(os.path.abspath(logs), "heartbeat") if stall_s else ""
         self._stalled = False
         self._first_failure: int | None = None
         self._open_pipes = 0
@@ -84,6 +85,8 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._kill()
+            if self._heartbeat:
+                os.unlink(self._heartbeat)
             for fd in (wake, wake_in):
                 os.close(fd)
         return self._outcome()
@@ -92,15 +95,19 @@ class Supervisor:
 
     def _start(self) -> None:
         cores = len(os.sched_getaffinity(0))
-        self._printed_at = time.monotonic()
-        self._nccl_log.begin(self._printed_at)
+        self._active_at = time.monotonic()
+        self._nccl_log.begin(self._active_at)
+        told = os.environ.copy()
+        if self._heartbeat:
+            open(self._heartbeat, "wb").close()
+            told[heartbeat.FILE] = self._heartbeat
         for local in range(self._plan.processes):
             number = self._plan.rank(local)
             # Stays open while the launch runs.
             log = open(os.path.join(self._logs, f"rank-{number}.log"), "wb", buffering=0)  # noqa: SIM115
             process = subprocess.Popen(
                 self._plan.command,
-                env=os.environ | variables(self._plan, local, os.environ, cores, self._nccl_log.file),
+                env=told | variables(self._plan, local, os.environ, cores, self._nccl_log.file),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -132,14 +139,19 @@ class Supervisor:
             self._kill()
             self._kill_at = None
         stalls_at = self._stall_deadline()
-        if stalls_at is not None and now >= stalls_at and self._stop_at is None:
+        if stalls_at is not None and now >= stalls_at and not self._has_progress(now):
             self._stalled = True
             self._stop_others()
         self._nccl_log.look(now)
 
     def _stall_deadline(self) -> float | None:
         over = not self._stall_s or self._stalled or self._stop_at is not None
-        return None if over else self._printed_at + self._stall_s
+        return None if over else self._active_at + self._stall_s
+
+    def _has_progress(self, now: float) -> bool:
+        """Whether a rank reported progress since its last output."""
+        self._active_at = max(self._active_at, now - heartbeat.age_s(self._heartbeat))
+        return now < self._active_at + self._stall_s
 
     def _on_output(self, rank: Rank, pipe: IO[bytes], to: int) -> None:
         try:
@@ -151,7 +163,7 @@ class Supervisor:
             pipe.close()
             self._open_pipes -= 1
             return
-        self._printed_at = time.monotonic()
+        self._active_at = time.monotonic()
         rank.log.write(data)
         if rank.number == 0:
             with suppress(OSError):  # the reader has closed: continue training
@@ -206,7 +218,8 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         if self._stalled:
-            return Outcome(124, None, f"no rank printed anything for {self._stall_s:g} s")
+            why = f"no rank printed anything or reported progress for {self._stall_s:g} s"
+            return Outcome(124, None, why)
         if UNFINISHED in self._codes.values() and self._none_failed():
             return Outcome(UNFINISHED)
         blamed = self._first_failure

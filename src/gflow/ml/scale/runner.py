@@ -17,7 +17,7 @@ from gflow.ml.launch.plan import available_gpus
 from gflow.ml.launch.supervisor import UNFINISHED
 from gflow.ml.scale.measurement import Measurement, from_clock, from_meter
 from gflow.ml.scale.sizes import Size
-from gflow.ml.train.metering import FILE, SECONDS, WARMUP
+from gflow.ml.train.metering import FILE, PRINTED, SECONDS, WARMUP, printed_lines
 from gflow.options.job_options import CAPTURE, JOB
 from gflow.options.parse import parse
 
@@ -39,14 +39,17 @@ class ScaleRequest(NamedTuple):
     threads: int = 0
     # Options of gbatch.
     job: tuple[str, ...] = ()
+    # Whether the runs share no folder with this machine (a cluster over SSH). They print their meter.
+    is_elsewhere: bool = False
 
 
 class RunResult(NamedTuple):
-    """Exit code of a run, its duration, and the end of its output."""
+    """Exit code of a run, its duration, the end of its output, and the meter lines that it printed."""
 
     code: int
     seconds: float
     last: str
+    printed: str = ""
 
 
 Runner = Callable[[ScaleRequest, Size, Sequence[str]], RunResult]
@@ -57,7 +60,7 @@ def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) 
     name = f"{size.shape.replace(' ', '-')}{f'-batch-{effective}' if effective else ''}"
     path = os.path.join(request.folder, f"{name}.meter")
     result = run(request, size, command(request, size, path, effective or request.effective_batch))
-    text = _text_of(path)
+    text = result.printed or _text_of(path)
     found = from_meter(size, text, request.warmup)
     if result.code not in ((0, UNFINISHED) if found else (0,)):
         raise Refused(f"the run with {size.what} failed with code {result.code}", hint=result.last.strip())
@@ -79,15 +82,14 @@ def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) 
 
 def command(request: ScaleRequest, size: Size, meter: str, effective: int) -> list[str]:
     """Return the command of one run: `gflow launch` with the meter's variables."""
-    variables = {FILE: meter, WARMUP: str(request.warmup), SECONDS: str(request.seconds)}
+    variables = {FILE: PRINTED if request.is_elsewhere else meter}
+    variables |= {WARMUP: str(request.warmup), SECONDS: str(request.seconds)}
     variables |= {"GFLOW_EFFECTIVE_BATCH": str(effective)} if effective else {}
     variables |= {"OMP_NUM_THREADS": str(request.threads)} if request.threads else {}
     count = ("--gpus", str(size.each)) if size.on_gpus else ("--processes", str(size.each))
-    return [
-        "env",
-        *(f"{name}={value}" for name, value in variables.items()),
-        *(sys.executable, "-m", "gflow", "gflow", "launch", *count, *request.script),
-    ]
+    program = ["gflow"] if request.is_elsewhere else [sys.executable, "-m", "gflow", "gflow"]
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    return ["env", *settings, *program, "launch", *count, *request.script]
 
 
 def run_directly(request: ScaleRequest, size: Size, words: Sequence[str]) -> RunResult:
@@ -126,10 +128,10 @@ def run_as_job(request: ScaleRequest, size: Size, words: Sequence[str]) -> RunRe
     except BaseException:
         job.cancel()
         raise
-    found = job.info()
-    return RunResult(
-        exit_code_of(found), _runtime_s(found), f"{_tail(job.log())}\nthe whole log: gjob log {job.id}"
-    )
+    found, log = job.info(), job.log()
+    printed = printed_lines(log) if request.is_elsewhere else ""
+    last = f"{_tail(log)}\nthe whole log: gjob log {job.id}"
+    return RunResult(exit_code_of(found), _runtime_s(found), last, printed)
 
 
 def _description(request: ScaleRequest, size: Size, words: Sequence[str]) -> str:

@@ -1,11 +1,14 @@
 """The meter file that a run writes for `gflow scale`: JSON lines with time, step and samples, and one line
-with other measurements. Nothing here needs PyTorch.
+with other measurements. A run that shares no folder with `gflow scale` prints them.
+
+Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +17,9 @@ from typing import Any
 # Environment variables: the file, the number of warm-up steps, and the seconds to measure after them.
 FILE, WARMUP, SECONDS = "GFLOW_METER", "GFLOW_METER_WARMUP", "GFLOW_METER_SECONDS"
 EVERY_S = 0.1
+# As the file: the lines are printed.
+PRINTED = "-"
+_LINE = re.compile(r'\{"(?:at|facts)": .*\}')
 
 
 class Meter:
@@ -34,8 +40,17 @@ class Meter:
         self._write({"facts": dict(facts)})
 
     def _write(self, line: dict[str, Any]) -> None:
-        with suppress(OSError), open(self.path, "a", encoding="ascii") as file:
-            file.write(json.dumps(line) + "\n")
+        with suppress(OSError):
+            if self.path == PRINTED:
+                os.write(1, json.dumps(line).encode() + b"\n")
+                return
+            with open(self.path, "a", encoding="ascii") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def printed_lines(log: str) -> str:
+    """The lines of a meter in the log of a run, also behind other output in the same line."""
+    return "".join(f"{line}\n" for line in _LINE.findall(log))
 
 
 def meter_of(environ: Mapping[str, str] | None = None) -> Meter | None:

@@ -42,7 +42,8 @@ OPTIONS = (
     Option(
         "stall",
         "seconds",
-        "stop the run after this time without output from any rank: 90 (seconds) or 10m (default: never)",
+        "stop the run after this time without output from any rank and without a report of progress: 90 "
+        "(seconds) or 10m (default: never)",
         metavar="T",
         low=1,
     ),
@@ -52,6 +53,14 @@ OPTIONS = (
         "time between a stop request and KILL: 90 (seconds) or 5m (default 60, or --grace of the job)",
         metavar="S",
         low=0,
+    ),
+    Option(
+        "nccl-timeout",
+        "seconds",
+        "how long a rank of a gflow.train run waits for the others before it fails: 90 (seconds) or 30m "
+        "(default 5m)",
+        metavar="T",
+        low=1,
     ),
     *COMMON,
 )
