@@ -86,6 +86,38 @@ def test_user_model_is_estimated():
     assert weights <= found.breakdown["parameters"] <= weights + (1 << 20)
 
 
+def test_live_model_is_not_changed():
+    """A model that exists already: its weights, their values and its mode stay as they are."""
+    import torch
+
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64), torch.nn.Linear(64, 10)
+    )
+    model[2].weight = model[0].weight
+    model.eval()
+    x, y = torch.randn(4, 64), torch.randint(0, 10, (4,))
+    before, weight, state = model(x), model[0].weight, {k: v.clone() for k, v in model.state_dict().items()}
+    found = estimate(py=lambda: (model, (x, y)))
+    assert model[0].weight is weight is model[2].weight and weight.device.type == "cpu"
+    assert not model.training and all(torch.equal(state[k], v) for k, v in model.state_dict().items())
+    assert torch.equal(model(x), before) and weight.grad is None
+
+    def fresh():
+        made = torch.nn.Sequential(
+            torch.nn.Linear(64, 64),
+            torch.nn.BatchNorm1d(64),
+            torch.nn.Linear(64, 64),
+            torch.nn.Linear(64, 10),
+        )
+        made[2].weight = made[0].weight
+        return made, (x, y)
+
+    assert found.peak_allocated_bytes == estimate(py=fresh).peak_allocated_bytes
+    with pytest.raises(Refused, match="exists already and cannot be copied"):
+        model.lock = __import__("threading").Lock()
+        estimate(py=lambda: (model, (x, y)))
+
+
 def test_user_step_is_estimated():
     def make():
         model = torch.nn.Linear(64, 8)

@@ -56,7 +56,7 @@ def test_remembered_results_leave_the_trace_as_it_is(model, settings, monkeypatc
     assert (quick.flops, quick.kernels) == (slow.flops, slow.kernels)
 
 
-def test_a_prediction_loads_neither_the_compiler_nor_torchvision(tmp_path):
+def test_a_prediction_loads_no_torchvision_and_the_compiler_only_on_request(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     found = _python(
         f"""
@@ -65,23 +65,15 @@ def test_a_prediction_loads_neither_the_compiler_nor_torchvision(tmp_path):
         run(["--hf", {str(tmp_path)!r}, "--json"])
         names = ("torch._dynamo.eval_frame", "torchvision.models")
         print([name for name in names if sys.modules.get(name)], type(sys.modules["torch._dynamo"]).__name__)
-        """
-    )
-    assert found.splitlines()[-1] == "[] Compiler"
 
-
-def test_compiler_is_loaded_on_request():
-    found = _python(
-        """
-        from gflow.ml.fit.models import lazy_torch as light
-        light.load(transformers=False, is_ours=True)
         import torch
-        assert type(torch._dynamo) is light.Compiler
+        from gflow.ml.fit.models.lazy_torch import Compiler
+        assert type(torch._dynamo) is Compiler
         assert "eager" in torch._dynamo.list_backends(exclude_tags=())
         print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
         """
     )
-    assert found.split() == ["2.0"]
+    assert found.splitlines()[-2:] == ["[] Compiler", "2.0"]
 
 
 def _python(code):

@@ -138,6 +138,7 @@ def test_cards_without_bf16_get_no_work_in_bf16():
     assert set(catalogue()) - {choice.gpu for choice in gpu_choice.choices(work, catalogue())} == {
         "T4",
         "V100-16GB",
+        "V100-32GB",
     }
 
 

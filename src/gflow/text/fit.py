@@ -93,23 +93,27 @@ def _remedies(ways: list[Any], width: int) -> str:
 def plan_page(plan: Any, command: str, width: int = 0) -> str:
     """The chosen way and its alternatives. `width`: columns of the terminal; 0: unknown."""
     rows = [
-        ["take" if way is plan.chosen else "or", f"{way.gpus}x {plan.gpu}", *_way(way)]
-        for way in (plan.chosen, *_worth_a_line(plan))
+        [f"{number} take" if way is plan.chosen else f"{number}", f"{way.gpus}x {plan.gpu}", *_way(way)]
+        for number, way in enumerate(plan.ways, 1)
+        if way is plan.chosen or _is_worth_a_line(way, plan.chosen)
     ]
+    tools = plan.chosen.tools
+    needs = [f"  gflow.train alone cannot carry it out: it needs {' and '.join(tools)}"] if tools else []
     lines = [
         f"effective batch {plan.effective_batch}, sequence {plan.sequence}, {plan.precision}; "
         f"confidence: {plan.confidence}",
+        *needs,
         *(f"  {doubt}" for doubt in (*plan.doubts, *plan.advice)),
         BATCH,
         command,
     ]
-    return _table(("", "GPUS", *WAYS), rows, width) + "\n".join(lines) + "\n"
+    return _table(("WAY", "GPUS", *WAYS), rows, width) + "\n".join(lines) + "\n"
 
 
-def _worth_a_line(plan: Any) -> list[Any]:
-    """Alternatives that save GPUs, or memory where it is scarce; all are slower."""
-    chosen = plan.chosen
-    return [way for way in plan.alternatives if way.gpus < chosen.gpus or chosen.share >= ROOMY]
+def _is_worth_a_line(way: Any, chosen: Any) -> bool:
+    """Whether an alternative is faster, or saves GPUs, or memory where it is scarce."""
+    is_faster = way.relative_speed > chosen.relative_speed
+    return bool(is_faster or way.gpus < chosen.gpus or chosen.share >= ROOMY)
 
 
 def _table(header: Sequence[str], rows: list[list[str]], width: int) -> str:

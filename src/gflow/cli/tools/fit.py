@@ -60,7 +60,7 @@ def _train(values: dict[str, Any]) -> int:
 
         check_plot(values["plot"])
     recipe = recipe_of(values)
-    gpu = find_gpu(values["gpu"]) if "gpu" in values else None
+    gpu = find_gpu(values["gpu"], recipe.precision) if "gpu" in values else None
     space = fit_gpu.room_of(values, gpu)
     if "params" in values:
         from gflow.ml.fit import formula

@@ -38,7 +38,7 @@ def run(words: list[str]) -> int:
     from gflow.ml.fit.plan import PlanRequest, plan
 
     recipe, without = recipe_of(values), _without(values)
-    gpu, count = _gpus(values)
+    gpu, count = _gpus(values, recipe.precision)
     request = PlanRequest(
         gpu,
         count,
@@ -47,6 +47,7 @@ def run(words: list[str]) -> int:
         recipe.precision,
         recipe.optimizer in ("Adam", "AdamW"),
         without,
+        values.get("take", 1),
     )
     runs = runs_of(values, recipe, gpu.card, request)
     with show_status("comparing training setups"):
@@ -93,7 +94,7 @@ def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) ->
     return run_of(values, msgspec.structs.replace(recipe, checkpointing=checkpointing), card)
 
 
-def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
+def _gpus(values: dict[str, Any], precision: str) -> tuple[Any, int]:
     """The GPUs of --on (`4xA100-80GB`), or those of the local daemon."""
     from gflow.ml.fit.catalogue import find_gpu
 
@@ -102,8 +103,8 @@ def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
         if times and count.isdigit():
             if not 1 <= int(count) <= 1024:
                 raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
-            return _capped(find_gpu(name), values), int(count)
-        return _capped(find_gpu(values["on"]), values), 1
+            return _capped(find_gpu(name, precision), values), int(count)
+        return _capped(find_gpu(values["on"], precision), values), 1
     gpu, count = _of_this_machine()
     return _capped(gpu, values), count
 
@@ -139,6 +140,8 @@ def _of_this_machine() -> tuple[Any, int]:
 def _command(way: Any, path: str | None) -> str:
     """The gbatch command line for this setup."""
     start = "gflow launch train.py" if way.gpus > 1 else "python train.py"
+    if path and not way.tools:
+        start = f"gflow launch --plan {shlex.quote(path)} train.py"
     size = f"auto --fit {shlex.quote(path)}" if path else f"{-(-way.bytes // (1 << 20))}M"
     return f"gbatch --gpus {way.gpus} --gpu-memory {size} {start}"
 

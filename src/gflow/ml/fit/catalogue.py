@@ -78,15 +78,21 @@ def catalogue() -> dict[str, Gpu]:
     return dict(sorted(found.items(), key=lambda item: (item[1].memory_gib, item[1].bf16)))
 
 
-def find_gpu(name: str) -> Gpu:
-    """Find a GPU by name, ignoring case: `H200`, `a100-40gb`."""
+def find_gpu(name: str, precision: str = "") -> Gpu:
+    """Find a GPU by name, ignoring case: `H200`, `a100-40gb`. `precision`: one that it must have."""
     known = catalogue()
     folded = {key.lower(): gpu for key, gpu in known.items()}
     if name.lower() not in folded:
+        variants = [key for key in known if key.lower().startswith(f"{name.lower()}-")]
+        other = did_you_mean(name, known, f"one of {', '.join(known)}")
         raise UsageError(
-            f"no GPU {name!a} in the catalogue", hint=did_you_mean(name, known, f"one of {', '.join(known)}")
+            f"no GPU {name!a} in the catalogue",
+            hint=f"did you mean {' or '.join(variants)}?" if variants else other,
         )
-    return folded[name.lower()]
+    gpu = folded[name.lower()]
+    if precision.startswith("bf16") and not gpu.has_bf16:
+        raise UsageError(f"{gpu.name} has no bf16", hint="--precision fp16")
+    return gpu
 
 
 def _entries(text: str, path: str) -> dict[str, Gpu]:

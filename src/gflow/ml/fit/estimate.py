@@ -50,7 +50,7 @@ def estimate(
         )
     recipe = recipe or recipe_of(settings)
     if gpu:
-        card = find_gpu(gpu).card
+        card = find_gpu(gpu, recipe.precision).card
     if params is not None:
         return _by_formula(params, {"hf": hf, "tv": tv, "py": py}, recipe)
     return evaluate(record(hf=hf, tv=tv, py=py, task=task, recipe=recipe, card=card), card)

@@ -33,7 +33,9 @@ DOUBT_EIGHT_BIT = "8-bit states are modelled by a rule (a quarter of the size), 
 ALTERNATIVES = 5
 
 
-TECHNIQUES = ("8-bit", "offload", "sharding", "checkpointing")
+TECHNIQUES = ("8-bit", "offload", "sharding", *(one for one in SHARDING if one != "none"), "checkpointing")
+# What carries out a technique that `gflow.train.Run` does not.
+TOOLS = {"zero1": "DeepSpeed", "zero2": "DeepSpeed", "offload": "DeepSpeed", "8-bit": "bitsandbytes"}
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,12 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0
     # Relative to the fastest way.
     relative_speed: float = 0
+
+    @property
+    def tools(self) -> list[str]:
+        """What it needs besides gflow.train."""
+        used = [self.sharding, *(["offload"] if self.offload else []), *(["8-bit"] if self.eight_bit else [])]
+        return sorted({TOOLS[one] for one in used if one in TOOLS})
 
     @property
     def shaping(self) -> Shaping:
@@ -73,7 +81,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     doubts: list[str] = []
     advice: list[str] = []
     chosen: Way
+    # Its number in the list of all ways, counted from 1.
+    taken: int = 1
     alternatives: list[Way]
+
+    @property
+    def ways(self) -> list[Way]:
+        """All ways, in the order of their numbers."""
+        return [*self.alternatives[: self.taken - 1], self.chosen, *self.alternatives[self.taken - 1 :]]
 
     @property
     def micro_batch(self) -> int:
@@ -81,15 +96,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run(self) -> dict[str, Any]:
-        """Arguments for `gflow.train.Run`. 16-bit weights (`-pure`) must be set where the model is built."""
+        """Arguments for `gflow.train.Run`."""
         way = self.chosen
-        if way.sharding in ("zero1", "zero2") or way.eight_bit or way.offload:
+        if way.tools:
             raise Refused(
-                "this plan shards, shrinks or offloads the optimizer, which gflow.train does not",
-                hint="gflow plan --without 8-bit,offload, or take an alternative of the plan",
+                f"this plan needs {' and '.join(way.tools)}: gflow.train alone cannot carry it out",
+                hint="gflow plan --without 8-bit,offload,zero1,zero2 makes a plan for gflow.train",
+            )
+        if self.precision == "fp16-pure":
+            raise Refused(
+                "gflow.train does not train weights in fp16", hint="plan with --precision fp16 or bf16-pure"
             )
         return {
-            "precision": "fp32" if self.precision.endswith("-pure") else self.precision,
+            "precision": self.precision,
             "effective_batch": self.effective_batch,
             "gradient_checkpointing": way.checkpointing,
             "clip": self.clip,
@@ -135,6 +154,8 @@ class PlanRequest(NamedTuple):
     has_states: bool = True
     # Excluded techniques.
     without: frozenset[str] = frozenset()
+    # Which of the ways to choose, counted from 1.
+    take: int = 1
 
 
 def plan(runs: dict[bool, Run], request: PlanRequest) -> Plan:
@@ -144,8 +165,13 @@ def plan(runs: dict[bool, Run], request: PlanRequest) -> Plan:
         raise _refusal(runs, request)
     best = found[0][0]
     ways = [msgspec.structs.replace(way, relative_speed=round(best / time, 3)) for time, way in found]
-    run = runs[ways[0].checkpointing]
-    doubts = _doubts(ways[0], run)
+    first = _first_choice(ways)
+    ways = [first, *(way for way in ways if way is not first)]
+    if request.take > len(ways):
+        raise UsageError(f"there is no way {request.take}: {len(ways)} fit", hint="gflow plan lists them")
+    chosen = ways.pop(request.take - 1)
+    run = runs[chosen.checkpointing]
+    doubts = _doubts(chosen, run)
     is_rule = len(doubts) > len(run.doubts) and run.confidence == "high"
     return Plan(
         gpu=request.gpu.name,
@@ -155,25 +181,36 @@ def plan(runs: dict[bool, Run], request: PlanRequest) -> Plan:
         confidence="medium" if is_rule else run.confidence,
         doubts=doubts,
         advice=_advice(request),
-        chosen=ways[0],
-        alternatives=ways[1:],
+        chosen=chosen,
+        taken=request.take,
+        alternatives=ways,
     )
 
 
+def _first_choice(ways: list[Way]) -> Way:
+    """The fastest way that gflow.train carries out; the fastest of all if there is none."""
+    return next((way for way in ways if not way.tools), ways[0])
+
+
 def _fitting(runs: dict[bool, Run], request: PlanRequest) -> Iterator[tuple[float, Way]]:
-    """Yield the fastest ways that fit, one per combination of techniques, each with its best micro-batch."""
+    """Yield the fastest ways that fit, one per combination of techniques, each with its best micro-batch.
+
+    One of them needs no tool besides gflow.train, if such a way fits.
+    """
     room = int(TIGHT * request.gpu.room)
     whole = request.gpu.room + request.gpu.card.context
     queue = [(_time(way, runs, request), index, way) for index, way in enumerate(_kinds(runs, request))]
     heapq.heapify(queue)
-    left = 1 + ALTERNATIVES
-    while queue and left:
+    left, has_plain = 1 + ALTERNATIVES, False
+    while queue and (left > 0 or not has_plain):
         time, index, way = heapq.heappop(queue)
+        if left <= 0 and way.tools:
+            continue
         needed = runs[way.checkpointing].needed(way.micro_batch, way.shaping, room)
         if needed is not None:
             size = needed + request.gpu.card.context
             yield time, msgspec.structs.replace(way, bytes=size, share=round(size / whole, 3))
-            left -= 1
+            left, has_plain = left - 1, has_plain or not way.tools
             continue
         smaller = _smaller(way)
         if smaller is not None:
@@ -186,7 +223,7 @@ def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
         if request.effective_batch % count:
             continue
         for is_on in runs:
-            for sharding in SHARDING if count > 1 and "sharding" not in request.without else ("none",):
+            for sharding in _shardings(count, request.without):
                 for eight_bit, offload in ((False, False), (True, False), (False, True)):
                     if eight_bit and (not request.has_states or "8-bit" in request.without):
                         continue
@@ -201,6 +238,12 @@ def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
                         offload=offload,
                         gpus=count,
                     )
+
+
+def _shardings(gpus: int, without: frozenset[str]) -> list[str]:
+    if gpus == 1 or "sharding" in without:
+        return ["none"]
+    return [one for one in SHARDING if one not in without]
 
 
 def _smaller(way: Way) -> Way | None:

@@ -28,10 +28,11 @@ PLAN = (
     Option(
         "without",
         "text",
-        "do not use these techniques: 8-bit, offload, sharding, checkpointing",
+        "do not use these techniques: 8-bit, offload, sharding, zero1, zero2, fsdp, checkpointing",
         metavar="LIST",
         many=True,
     ),
+    Option("take", "count", "choose this way of the list, counted from 1", metavar="N", low=1, high=100),
     Option("out", "path", "write the plan to this file", metavar="FILE"),
 )
 OPTIONS = (*MODEL, *TRAINING, *PLAN, JSON, *COMMON)

@@ -8,6 +8,7 @@ scalar output, or the cross-entropy (mean squared error for floating-point targe
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import os
@@ -16,6 +17,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.utils._pytree import tree_map
 
 from gflow.errors import Refused, UsageError
@@ -32,16 +37,8 @@ def workload(given: str, recipe: Recipe) -> Workload:
 
 def of(make: Any, recipe: Recipe) -> Workload:
     """Return the workload of a callable, which may accept the batch size and the sequence length."""
-    accepted = inspect.signature(make).parameters
-    offered = {"batch": recipe.batch, "sequence": recipe.sequence, "seq": recipe.sequence}
     with without_values():
-        try:
-            made = make(**{name: value for name, value in offered.items() if name in accepted})
-        except Exception as error:
-            name = getattr(make, "__qualname__", "the callable")
-            raise Refused(f"{name} failed: {type(error).__name__}: {error}", hint=FORM) from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
-        raise UsageError("the callable did not return a model and a batch", hint=FORM)
+        made = build(make, recipe.batch, recipe.sequence, has_values=False)
     model = made[0].to(weight_dtype(recipe))
     if recipe.lora:
         adapt(model, recipe)
@@ -54,6 +51,56 @@ def of(make: Any, recipe: Recipe) -> Workload:
     model.train()
     step = made[2] if len(made) == 3 else None
     return Workload(model, lambda: _on_device(made[1], recipe), loss, step)
+
+
+def build(make: Any, batch: int, sequence: int | None, *, has_values: bool) -> tuple[Any, ...]:
+    """Call `make`. A model that existed before is replaced by a copy, so that the caller's is not changed.
+
+    `has_values`: whether the copy needs the weights, or only their sizes.
+    """
+    accepted = inspect.signature(make).parameters
+    offered = {"batch": batch, "sequence": sequence, "seq": sequence}
+    registered: list[Any] = []  # holds them, so that no id is used twice
+    hooks = [
+        register_module_parameter_registration_hook(lambda *words: registered.append(words[2])),
+        register_module_buffer_registration_hook(lambda *words: registered.append(words[2])),
+    ]
+    try:
+        made = make(**{name: value for name, value in offered.items() if name in accepted})
+    except Exception as error:
+        name = getattr(make, "__qualname__", "the callable")
+        raise Refused(f"{name} failed: {type(error).__name__}: {error}", hint=FORM) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
+        raise UsageError("the callable did not return a model and a batch", hint=FORM)
+    fresh = set(map(id, registered))
+    if all(id(tensor) in fresh for tensor in _tensors(made[0])):
+        return made
+    return _copy(made[0], has_values=has_values), *made[1:]
+
+
+def _tensors(model: Any) -> list[Any]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _copy(model: Any, *, has_values: bool) -> Any:
+    """A copy of a model; without values, its weights take no memory."""
+    memo: dict[int, Any] = {}
+    for tensor in () if has_values else _tensors(model):
+        empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    try:
+        copied = copy.deepcopy(model, memo)
+        copied.zero_grad(set_to_none=True)
+        return copied
+    except Exception as error:
+        raise Refused(
+            f"this model exists already and cannot be copied: {type(error).__name__}: {error}",
+            hint="build the model inside the callable",
+        ) from error
 
 
 def _load_callable(given: str) -> Any:
