@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,16 @@ def train(
     else:
         loader = run.loader(Points(), batch)
     run.resume()
-    for inputs, targets in run.batches(loader, EPOCHS):
-        with run.autocast():
-            loss = nn.functional.mse_loss(model(inputs), targets)
-        run.backward(loss)
-        with said.open("a") as file:
-            file.write(f"{run.place.step}.{run.place.batches} {loss.item().hex()}\n")
-        if interrupt is not None:
-            interrupt(run)
-    run.close()
+    with suppress(SystemExit):  # a run that stops early ends the program with 75
+        for inputs, targets in run.batches(loader, EPOCHS):
+            with run.autocast():
+                loss = nn.functional.mse_loss(model(inputs), targets)
+            run.backward(loss)
+            with said.open("a") as file:
+                file.write(f"{run.place.step}.{run.place.batches} {loss.item().hex()}\n")
+            if interrupt is not None:
+                interrupt(run)
+        run.close()
     return run.stopped
 
 

@@ -18,6 +18,7 @@ from gflow.ml.train.checkpoint.checkpoint_dir import (
     Superseded,
     verify,
 )
+from gflow.ml.train.checkpoint.folder_owner import process_name
 from tests.unit.disk_model import after, record
 
 
@@ -90,6 +91,34 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage):
     saved, troubles = directory.newest()
     assert saved and saved.step == 1
     assert len(troubles) == 1 and "step-00000002" in troubles[0]
+
+
+def test_damaged_checkpoint_does_not_count_as_kept(tmp_path):
+    directory = opened(tmp_path, keep=2)
+    for step in (1, 2):
+        add(directory, step)
+    (tmp_path / "step-00000002" / "state.pt").write_bytes(b"x")
+    assert directory.newest()[0].step == 1
+    add(directory, 3)
+    assert [saved.step for saved in directory.saved()] == [3, 2, 1], "two of them are intact"
+    add(directory, 4)
+    assert [saved.step for saved in directory.saved()] == [4, 3]
+
+
+def test_directory_of_a_live_process_is_not_taken(tmp_path):
+    """Only a later attempt of the same job takes over; a process that has ended holds nothing."""
+    import subprocess
+
+    with subprocess.Popen(["sleep", "60"]) as other:
+        live = owner(2)._replace(process=process_name(other.pid))
+        CheckpointDirectory(tmp_path, owner=live).claim()
+        for refused in (owner(1, "/box:8"), owner(2)._replace(token="twin"), Owner.of({})):
+            with pytest.raises(CheckpointError, match=f"process {other.pid}, is writing"):
+                CheckpointDirectory(tmp_path, owner=refused).claim()
+        opened(tmp_path, attempt=3)
+        CheckpointDirectory(tmp_path, owner=live._replace(attempt=4)).claim()
+        other.kill()
+    CheckpointDirectory(tmp_path, owner=owner(1, "/box:8")).claim()
 
 
 def test_nothing_saved_yet(tmp_path):

@@ -87,6 +87,13 @@ def test_slow_saves_need_more_time():
     assert stop.is_asked
 
 
+def test_limit_in_wall_clock_time():
+    told = {"GFLOW_END_TIME": str(int(time.time()) + 3), "SLURM_JOB_END_TIME": str(time.time() + 3)}
+    assert Stop(environ=told | {"GFLOW_REQUEUE": "1"}).is_asked
+    assert Stop(4, told).is_asked
+    assert not Stop(environ=told).is_asked, "a job that is not requeued uses its full time"
+
+
 def test_slurms_limit():
     assert Stop(environ={"SLURM_JOB_END_TIME": str(time.time() + 2)}).is_asked
     assert not Stop(environ={"SLURM_JOB_END_TIME": str(time.time() + 200)}).is_asked

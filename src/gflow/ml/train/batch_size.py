@@ -24,6 +24,7 @@ from gflow.ml.fit.catalogue import catalogue
 from gflow.ml.fit.cuda.architectures import HOPPER
 from gflow.ml.fit.estimate import record
 from gflow.ml.fit.fits import largest_batch
+from gflow.ml.fit.models.user_model import build
 from gflow.ml.fit.models.user_model import loss as loss_of
 from gflow.ml.fit.models.workload import weight_dtype
 from gflow.ml.fit.recipe import Recipe, recipe_of
@@ -166,11 +167,7 @@ def _steps(
     make: Any, recipe: Recipe, batch: int, device: torch.device, ready: Callable[[Any], Any] | None
 ) -> None:
     """Run a standard training loop on the GPU."""
-    import inspect
-
-    accepted = inspect.signature(make).parameters
-    offered = {"batch": batch, "sequence": recipe.sequence, "seq": recipe.sequence}
-    made = make(**{name: value for name, value in offered.items() if name in accepted})
+    made = build(make, batch, recipe.sequence, has_values=True)
     model = made[0].to(device, weight_dtype(recipe)).train()
     if recipe.checkpointing:
         model.gradient_checkpointing_enable()

@@ -8,7 +8,8 @@ import torch
 
 from gflow.errors import Refused, UsageError, unknown
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# The type of autocast; None: the model's own type.
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": None}
 
 
 def pick(wanted: str | torch.device | None = None) -> torch.device:
@@ -53,15 +54,15 @@ def _why_none() -> str:
     return f"its CUDA {torch.version.cuda} finds no GPU; is the driver new enough (nvidia-smi)?"
 
 
-def precision_of(name: str, device: torch.device) -> torch.dtype | None:
-    """Return the autocast type; None: the model's own type."""
+def precision_of(name: str, device: torch.device) -> tuple[torch.dtype | None, torch.dtype | None]:
+    """Return the autocast type, and the type to which model and batches are converted; None: their own."""
     if name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
     if (
-        name == "bf16"
+        name.startswith("bf16")
         and device.type == "cuda"
         and not torch.cuda.is_bf16_supported(including_emulation=False)
     ):
         model = torch.cuda.get_device_name(device)
         raise Refused(f"{model} has no bf16 (that came with Ampere)", hint='precision="fp16" works there')
-    return PRECISIONS[name]
+    return PRECISIONS[name], torch.bfloat16 if name == "bf16-pure" else None

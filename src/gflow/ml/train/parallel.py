@@ -50,7 +50,8 @@ def parallelize(
     """Wrap the model as a replica (DDP) or a shard (FSDP); unchanged with a single rank."""
     if strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
-    if ranks.world == 1 or strategy == "none":
+    is_trained = any(one.requires_grad for one in model.parameters())
+    if ranks.world == 1 or strategy == "none" or not (is_trained or strategy == "fsdp"):
         return model
     if strategy == "fsdp":
         return _shard(model, device, dtype)
@@ -69,6 +70,10 @@ def _shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) ->
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    # Each rank has its own random numbers, and would shard its own weights. DDP copies those of rank 0 too.
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not tensor.is_meta:
+            torch.distributed.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
     for block in blocks(model):

@@ -18,9 +18,15 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gflow.metric_names import MOST_METRICS, is_metric_name
+from gflow.ml.launch.heartbeat import Heartbeat
 from gflow.ml.train.metering import meter_of
 
 EVERY_S = 1.0
+# On a cluster reports are lines of a file: its suffix, seconds between them, and the size at which it is
+# emptied.
+FILE = ".progress"
+EVERY_FILE_S = 5.0
+MOST_BYTES = 1 << 19
 # Send timeout of the final report if the daemon's socket queue is full, as a struct timeval.
 LAST_WORD = struct.pack("ll", 1, 0)
 # Weight of a new speed measurement in the moving average.
@@ -43,12 +49,13 @@ class Reporter:
     """Sends the progress of a job to the daemon."""
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, every_s: float = EVERY_S, *, metered: bool = True
+        self, environ: Mapping[str, str] | None = None, every_s: float | None = None, *, metered: bool = True
     ) -> None:
         """`metered`: under `gflow scale`, also write the reports to the meter file."""
         environ = os.environ if environ is None else environ
-        self._every_s = every_s
         self._path = environ.get("GFLOW_PROGRESS", "")
+        usual_s = EVERY_FILE_S if self._path.endswith(FILE) else EVERY_S
+        self._every_s = usual_s if every_s is None else every_s
         attempt = environ.get("GFLOW_ATTEMPT", "")
         self._about = {
             "job": environ.get("GFLOW_JOB_ID", ""),
@@ -64,6 +71,9 @@ class Reporter:
         self._last: tuple[float, int, int] | None = None
         self._steps_per_s = self._samples_per_s = 0.0
         self._meter = meter_of(environ) if metered else None
+        self.heartbeat = Heartbeat(environ)
+        # Folder in which the run takes requests for profiles; empty: it takes none.
+        self.profile_dir = ""
         # The latest value of each metric, and values that are being copied from the GPU.
         self._metrics: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}
@@ -84,6 +94,7 @@ class Reporter:
 
         A metric keeps its value until it is reported again.
         """
+        self.heartbeat.beat()
         if self._meter is not None:
             self._meter.tick(step, samples, always=final)
         now = time.monotonic()
@@ -136,6 +147,8 @@ class Reporter:
             said["samples_per_s"] = round(self._samples_per_s, 3)
         if report.steps and self._steps_per_s:
             said["left_s"] = round(max(0, report.steps - report.step) / self._steps_per_s, 3)
+        if self.profile_dir:
+            said["profile_dir"] = self.profile_dir
         self._send(said, wait=wait)
         if self._coming:  # some of its values were not sent yet
             self._pending = report
@@ -177,6 +190,9 @@ class Reporter:
     def _send(self, said: dict[str, Any], *, wait: bool) -> None:
         """Send a datagram. With `wait`, block up to `LAST_WORD` if the queue is full; else drop it."""
         with suppress(OSError, ValueError):  # no listener, or its queue is full
+            if self._path.endswith(FILE):
+                _append(self._path, json.dumps(self._about | said).encode() + b"\n")
+                return
             if self._sock is None:
                 folder = os.open(os.path.dirname(self._path), os.O_PATH | os.O_CLOEXEC)
                 self._address = f"/proc/self/fd/{folder}/{os.path.basename(self._path)}"
@@ -184,6 +200,16 @@ class Reporter:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, LAST_WORD)
             self._sock.setblocking(wait)
             self._sock.sendto(json.dumps(self._about | said).encode(), self._address)
+
+
+def _append(path: str, line: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(fd).st_size > MOST_BYTES:
+            os.ftruncate(fd, 0)
+        os.write(fd, line)
+    finally:
+        os.close(fd)
 
 
 _reporter: Reporter | None = None

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gflow.errors import GflowError
+from gflow.errors import GflowError, UsageError
 
 # A rank that waits longer than this for the others fails: one of them has died or hangs.
-TIMEOUT_S = 600
+TIMEOUT_S = 300.0
+# `gflow launch --nccl-timeout` sets it, in seconds.
+TIMEOUT = "GFLOW_NCCL_TIMEOUT"
+# Work of different length on the ranks is divided into slices, so that none waits longer for another.
+SLICE_S = 10.0
+_END = object()
 
 
 class Ranks:
     """This process within a run started by `gflow launch` or torchrun; or the only process."""
 
-    def __init__(self, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, device: torch.device, timeout_s: float | None = None) -> None:
+        """`timeout_s`: how long a rank waits for the others; the option of `gflow launch` overrides it."""
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self._began = False
@@ -26,8 +38,9 @@ class Ranks:
         # CPU process groups: `control` never waits for the GPU, `saving` is for the checkpoint threads.
         self.control: Any = None
         self.saving: Any = None
+        self.timeout_s = _timeout_s(timeout_s)
         if self.world > 1:
-            self._join(device, timedelta(seconds=timeout_s))
+            self._join(device, timedelta(seconds=self.timeout_s))
 
     def _join(self, device: torch.device, timeout: timedelta) -> None:
         if not dist.is_initialized():
@@ -61,6 +74,43 @@ class Ranks:
             tensor,
         )
         return answer
+
+    def is_any(self, flag: bool) -> bool:
+        """Return whether any rank has a true flag: the same answer on all ranks."""
+        if self.world == 1:
+            return flag
+        tensor = torch.tensor([int(flag)])
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control)
+        return bool(tensor.item())
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in the order of their numbers, on all ranks."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def gather_counts(self, counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """As `gather`, for whole numbers, in one collective."""
+        if self.world == 1:
+            return [counts]
+        mine = torch.tensor(counts)
+        everyone = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(everyone, mine, group=self.control)
+        return [tuple(one.tolist()) for one in everyone]
+
+    def finish_together(self, work: Iterator[None]) -> None:
+        """Run the iterator of every rank to its end. A rank that is done waits for the others however long
+        they work, as long as each of their iterations is shorter than the timeout.
+        """
+        is_done = False
+        while True:
+            until = time.monotonic() + min(SLICE_S, self.timeout_s / 4)
+            while not is_done and (self.world == 1 or time.monotonic() < until):
+                is_done = next(work, _END) is _END
+            if not self.is_any(not is_done):
+                return
 
     def broadcast(self, value: Any) -> Any:
         """Return the first rank's value on all ranks."""
@@ -99,3 +149,32 @@ class Ranks:
             dist.destroy_process_group(self.control)
             dist.destroy_process_group(self.saving)
         self.control = self.saving = None
+
+
+def end_after_traceback() -> None:
+    """End the process with code 1 directly after the traceback of an uncaught exception.
+
+    A thread that saves, or one of a process group, may be waiting for other ranks. If it goes on while Python
+    shuts down, the process aborts, with code 134.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if issubclass(kind, Exception):
+            atexit._run_exitfuncs()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+            os._exit(1)
+
+    sys.excepthook = hook
+
+
+def _timeout_s(wanted: float | None) -> float:
+    given = os.environ.get(TIMEOUT, "")
+    if given.isdecimal() and int(given):
+        return float(given)
+    if wanted is not None and not wanted > 0:
+        raise UsageError(f"timeout_s={wanted:g}: it must be above 0")
+    return TIMEOUT_S if wanted is None else wanted

@@ -1,7 +1,8 @@
-"""Stop requests of this process: SIGTERM, gflow's stop file, or the approaching time limit.
+"""Stop requests of this process: SIGTERM, Ctrl-C, gflow's stop file, or the approaching time limit.
 
-The SIGTERM handler sets a flag and calls the previous handler. The other sources are checked when `is_asked`
-is read. SIGUSR1 and SIGUSR2 are left to the program. Nothing here needs PyTorch.
+The SIGTERM handler sets a flag and calls the previous handler. Ctrl-C is a stop request only within
+`catch_interrupt`. The other sources are checked when `is_asked` is read. SIGUSR1 and SIGUSR2 are left to the
+program. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -32,6 +34,7 @@ class Stop:
         self._before: Any = None
         self._is_chained = True
         self._slowest_s = 0.0
+        self._pid = 0
         self.is_listening = False
 
     def listen(self, *, chained: bool = True) -> Stop:
@@ -50,6 +53,34 @@ class Stop:
         if self.is_listening and signal.getsignal(signal.SIGTERM) == self._on_term:
             signal.signal(signal.SIGTERM, self._before)
         self.is_listening = False
+
+    @contextmanager
+    def catch_interrupt(self) -> Iterator[None]:
+        """Make the first Ctrl-C within this context a stop request; the second one ends the program.
+
+        A SIGINT handler of the program is left alone, and threads other than the main one have no handlers.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        self._pid = os.getpid()
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a generator that is closed by another thread
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a worker that loads data: its main process decides
+            return
+        if self.reason:
+            raise KeyboardInterrupt
+        self.reason = "Ctrl-C"
+        os.write(
+            2, b"\ngflow: Ctrl-C: the run saves a checkpoint after this step; press again to end at once\n"
+        )
 
     def _on_term(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or "TERM"
@@ -88,9 +119,12 @@ def boot_s() -> float:
 
 def _deadline(environ: Mapping[str, str], *, wanted: bool) -> tuple[Callable[[], float], float]:
     """Return the clock of the time limit, and the deadline on it; 0: no limit to observe."""
+    is_observed = wanted or environ.get("GFLOW_REQUEUE") == "1"
     try:
-        if environ.get("GFLOW_DEADLINE") and (wanted or environ.get("GFLOW_REQUEUE") == "1"):
-            return boot_s, float(environ["GFLOW_DEADLINE"])
+        if environ.get("GFLOW_DEADLINE"):
+            return boot_s, float(environ["GFLOW_DEADLINE"]) if is_observed else 0.0
+        if environ.get("GFLOW_END_TIME"):
+            return time.time, float(environ["GFLOW_END_TIME"]) if is_observed else 0.0
         if environ.get("SLURM_JOB_END_TIME"):
             return time.time, float(environ["SLURM_JOB_END_TIME"])
     except ValueError:

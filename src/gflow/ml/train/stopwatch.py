@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gflow.ml.train.data.batch_content import samples_in
 from gflow.ml.train.metering import Meter, meter_of
 from gflow.ml.train.parallel import unwrap
 from gflow.ml.train.ranks import Ranks
@@ -122,11 +123,3 @@ def stopwatch(device: torch.device, ranks: Ranks) -> Stopwatch | None:
     """Create the stopwatch of a measured run; None for any other run."""
     meter = meter_of()
     return None if meter is None else Stopwatch(meter, device, ranks)
-
-
-def samples_in(batch: Any) -> int:
-    """Return the number of samples in a batch: the first dimension of its first tensor."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((size for one in parts if (size := samples_in(one))), 0)

@@ -4,12 +4,14 @@
       step-00000500/          a checkpoint: its files, and a manifest with the checksum of each
       step-00001000/
       latest -> step-00001000
+      best -> step-00000500   the one with the highest score, if scores are given
       owner.json              the owner: the latest attempt that claimed the directory
       .new-…                  a checkpoint being written, or left by a crash
 
 A checkpoint is written into a directory with a temporary name, synced, and renamed. The rename and the update
 of `latest` happen under a lock, and only if the writer still owns the directory: a surviving process of an
-earlier attempt cannot overwrite the state of its successor. Nothing here needs PyTorch.
+earlier attempt cannot overwrite the state of its successor. A second run is refused while the first one is
+alive. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from gflow.errors import GflowError
 from gflow.ml.train.checkpoint import disk
+from gflow.ml.train.checkpoint.folder_owner import Owner
 
 MANIFEST = "manifest.json"
 OWNER = "owner.json"
-LATEST = "latest"
+LATEST, BEST = "latest", "best"
+# Bytes that are read at once to verify a file.
+CHUNK = 16 << 20
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 
@@ -46,26 +50,6 @@ class Superseded(CheckpointError):
     code = "superseded"
 
 
-class Owner(NamedTuple):
-    """One process of one attempt of a job. Outside of gflow every run counts as a separate attempt."""
-
-    job: str
-    attempt: int
-    token: str
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Owner:
-        # Job ids are unique per daemon only; the directory of the run record identifies the daemon.
-        job = environ.get("GFLOW_JOB_ID", "")
-        folder = os.path.dirname(environ.get("GFLOW_RUN", ""))
-        attempt = environ.get("GFLOW_ATTEMPT", "0")
-        if not job and environ.get("SLURM_JOB_ID"):
-            job, folder = environ["SLURM_JOB_ID"], environ.get("SLURM_CLUSTER_NAME", "slurm")
-            attempt = str(int(environ.get("SLURM_RESTART_COUNT", "0")) + 1)
-        name = f"{folder}:{job}" if job else ""
-        return cls(name, int(attempt) if attempt.isdecimal() else 0, secrets.token_hex(8))
-
-
 class Saved(NamedTuple):
     """A checkpoint on disk; `verify` checks that it is complete. `again`: earlier saves of the same step."""
 
@@ -77,31 +61,64 @@ class Saved(NamedTuple):
 class CheckpointDirectory:
     """A checkpoint directory: adds checkpoints and finds them."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, owner: Owner | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int = 3,
+        keep_best: int = 0,
+        owner: Owner | None = None,
+    ) -> None:
+        """`keep`: how many of the newest checkpoints are kept; `keep_best`: of those with the best score."""
         if keep < 1:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", hint="keep=1 keeps the newest")
         self.folder = os.path.abspath(folder)
-        self.keep = keep
+        self.keep, self.keep_best = keep, keep_best
         self.owner = owner or Owner.of(os.environ)
+        # Checkpoints that failed verification. They do not count as kept.
+        self.damaged: set[str] = set()
 
     # ------------------------------------------------------------ ownership
 
     def claim(self) -> None:
-        """Take ownership of the directory. Fails if a later attempt of the same job owns it."""
+        """Take ownership of the directory.
+
+        Fails if a later attempt of the same job owns it, or another run that is alive on this machine.
+        """
         try:
             os.makedirs(self.folder, exist_ok=True)
             with self._lock():
                 before = self._read_owner()
-                if before and before.job and before.job == self.owner.job:
-                    self._refuse_if(before.attempt > self.owner.attempt, before)
-                self._write_owner()
+                if before is not None:
+                    self._yield_to(before)
+                self._write_owner(self.owner)
         except OSError as error:
             raise CheckpointError(f"no checkpoints in {self.folder}: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Record that this run has closed the directory, so that another one may claim it."""
+        with suppress(OSError), self._lock():
+            if self._is_owner(self._read_owner()):
+                self._write_owner(self.owner._replace(process=""))
 
     def check_owner(self) -> None:
         """Raise `Superseded` if another process has claimed the directory."""
         now = self._read_owner()
-        self._refuse_if(now != self.owner, now)
+        self._refuse_if(not self._is_owner(now), now)
+
+    def _is_owner(self, now: Owner | None) -> bool:
+        return now is not None and now.token == self.owner.token
+
+    def _yield_to(self, before: Owner) -> None:
+        """Raise an error if the directory must be left to `before`."""
+        is_same_job = bool(before.job) and before.job == self.owner.job
+        if is_same_job and before.attempt != self.owner.attempt:
+            self._refuse_if(before.attempt > self.owner.attempt, before)
+        elif before.is_running_elsewhere():
+            raise CheckpointError(
+                f"another run, process {before.pid}, is writing checkpoints to {self.folder}",
+                hint=f"give this run a folder of its own, or stop the other one: kill {before.pid}",
+            )
 
     def _refuse_if(self, is_stale: bool, now: Owner | None) -> None:
         if is_stale:
@@ -120,12 +137,12 @@ class CheckpointDirectory:
         except (ValueError, TypeError):  # torn by a power failure: no owner until the next claim
             return None
 
-    def _write_owner(self) -> None:
+    def _write_owner(self, owner: Owner) -> None:
         path = os.path.join(self.folder, OWNER)
         temporary = f"{path}.{self.owner.token}"
         with suppress(FileNotFoundError):
             disk.remove(temporary)
-        _write(temporary, json.dumps(self.owner._asdict()).encode())
+        _write(temporary, json.dumps(owner._asdict()).encode())
         disk.rename(temporary, path)
         disk.sync(self.folder)
 
@@ -172,8 +189,11 @@ class CheckpointDirectory:
             saved = self._free_name(step)
             disk.rename(path, saved.path)
             disk.sync(self.folder)
-            self._point_latest(saved)
-            self._tidy(saved)
+            self._point(LATEST, saved)
+            best = self._best()
+            if best:
+                self._point(BEST, best[0])
+            self._tidy(saved, {one.path for one in best})
         return saved
 
     def abandon(self, path: str) -> None:
@@ -191,20 +211,36 @@ class CheckpointDirectory:
                 return Saved(path, step, again)
             again += 1
 
-    def _point_latest(self, saved: Saved) -> None:
-        temporary = os.path.join(self.folder, f".{LATEST}-{self.owner.token}")
+    def _best(self) -> list[Saved]:
+        """Return the checkpoints with the highest scores, the best first, and of equal ones the newest."""
+        scores: dict[Saved, Any] = {}
+        for saved in self.saved() if self.keep_best else ():
+            with suppress(CheckpointError):
+                scores[saved] = read_manifest(saved.path).get("score")
+        scored = [saved for saved, score in scores.items() if isinstance(score, float) and score == score]
+        return sorted(scored, key=lambda saved: -scores[saved])[: self.keep_best]
+
+    def _point(self, name: str, saved: Saved) -> None:
+        """Make the link `name` point to a checkpoint."""
+        temporary = os.path.join(self.folder, f".{name}-{self.owner.token}")
         with suppress(FileNotFoundError):
             disk.remove(temporary)
         disk.link(os.path.basename(saved.path), temporary)
-        disk.rename(temporary, os.path.join(self.folder, LATEST))
+        disk.rename(temporary, os.path.join(self.folder, name))
         disk.sync(self.folder)
 
-    def _tidy(self, newest: Saved) -> None:
-        """Remove old checkpoints and leftovers of crashes. Renamed first, so that none is left incomplete."""
-        others = [saved for saved in self.saved() if saved.path != newest.path]
-        for saved in others[self.keep - 1 :]:
-            old = os.path.join(self.folder, f".old-{os.path.basename(saved.path)}-{self.owner.token}")
-            disk.rename(saved.path, old)
+    def _tidy(self, newest: Saved, best: Set[str]) -> None:
+        """Remove old checkpoints and leftovers of crashes. Renamed first, so that none is left incomplete.
+
+        A damaged checkpoint does not count as kept, and goes when `keep` newer ones are intact.
+        """
+        kept = 1
+        for saved in [saved for saved in self.saved() if saved.path != newest.path]:
+            if kept >= self.keep and saved.path not in best:
+                old = os.path.join(self.folder, f".old-{os.path.basename(saved.path)}-{self.owner.token}")
+                disk.rename(saved.path, old)
+            elif saved.path not in self.damaged and kept < self.keep:
+                kept += 1
         for name in os.listdir(self.folder):
             ours = name.startswith(".new-") and name.endswith(self.owner.token)
             if name.startswith((".new-", ".old-")) and not ours:
@@ -229,10 +265,15 @@ class CheckpointDirectory:
             try:
                 verify(saved.path)
             except CheckpointError as error:
+                self.damaged.add(saved.path)
                 troubles.append(error.message)
             else:
                 return saved, troubles
         return None, troubles
+
+    def newest_step(self) -> int | None:
+        """Return the step of the newest checkpoint without verifying it; None if there is none."""
+        return next((saved.step for saved in self.saved()), None)
 
 
 # The former public name in `gflow.train`.
@@ -241,15 +282,42 @@ Vault = CheckpointDirectory
 
 def verify(path: str) -> dict[str, Any]:
     """Return the manifest of a checkpoint after checking size and checksum of every file."""
+    for _ in check_files(path):
+        pass
+    return read_manifest(path)
+
+
+def read_manifest(path: str) -> dict[str, Any]:
     try:
         with open(os.path.join(path, MANIFEST), "rb") as file:
             manifest: dict[str, Any] = json.load(file)
-        for name, entry in manifest["files"].items():
-            if checksum(os.path.join(path, name)) != (entry["size"], entry["sha256"]):
-                raise CheckpointError(f"{path}: {name} does not match its checksum")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is incomplete: {error}") from error
     return manifest
+
+
+def check_files(path: str, part: int = 0, parts: int = 1) -> Iterator[None]:
+    """Check size and checksum of every `parts`-th file of a checkpoint. Yields after each `CHUNK`."""
+    manifest = read_manifest(path)
+    try:
+        names = sorted(manifest["files"], key=lambda name: (-manifest["files"][name]["size"], name))
+        for name in names[part::parts]:
+            entry = manifest["files"][name]
+            found = yield from _checksum_in_chunks(os.path.join(path, name))
+            if found != (entry["size"], entry["sha256"]):
+                raise CheckpointError(f"{path}: {name} does not match its checksum")
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is incomplete: {error}") from error
+
+
+def _checksum_in_chunks(path: str) -> Generator[None, None, tuple[int, str]]:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
+            size += len(data)
+            yield
+    return size, digest.hexdigest()
 
 
 def checksum(path: str) -> tuple[int, str]:

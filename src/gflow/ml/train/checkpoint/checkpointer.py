@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from gflow.errors import GflowError
 from gflow.ml.train.checkpoint import disk
@@ -21,10 +23,13 @@ from gflow.ml.train.checkpoint.checkpoint_dir import (
     CheckpointDirectory,
     CheckpointError,
     Saved,
+    Superseded,
+    check_files,
     checksum,
+    read_manifest,
     verify,
 )
-from gflow.ml.train.checkpoint.cpu_copy import CpuCopies
+from gflow.ml.train.checkpoint.cpu_copy import CpuCopies, copy_shards
 from gflow.ml.train.ranks import Ranks
 
 STATE = "state.pt"
@@ -60,6 +65,7 @@ class Checkpointer:
         self._copies = CpuCopies()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._about: dict[str, Any] = {}
         self._saved: Saved | None = None
         self.directory = directory or CheckpointDirectory(folder, keep=keep)
         # Duration of the slowest save, from the copy to the rename.
@@ -70,9 +76,11 @@ class Checkpointer:
                 self.directory.claim()
         except GflowError as refusal:
             error = refusal
-        # All ranks use the first rank's token: they write into the same directory.
-        token = self._ranks.broadcast_or_raise(self.directory.owner, error)
-        self.directory.owner = token
+        # All ranks use the first rank's token: they write into the same directory. The step of the newest
+        # checkpoint that was there before this run.
+        self.directory.owner, self.found_step = self._ranks.broadcast_or_raise(
+            (self.directory.owner, self.directory.newest_step()), error
+        )
 
     # ------------------------------------------------------------ saving
 
@@ -83,23 +91,29 @@ class Checkpointer:
         mine: dict[str, Any] | None = None,
         *,
         sharded: dict[str, Any] | None = None,
+        about: dict[str, Any] | None = None,
         wait: bool = False,
     ) -> None:
         """Save a checkpoint. The arguments may be modified as soon as this returns.
 
-        An error of the previous background save is raised here. `state` is taken from the first rank;
-        `sharded` has tensors of which each rank holds a part.
+        An error of the previous background save was printed when it happened, and does not prevent this one.
+        `state` is taken from the first rank; `sharded` has tensors of which each rank holds a part.
+        `about` is added to the manifest; `score` in it is for `keep_best`.
         """
-        self.wait()
+        self.join()
+        self._error, self._about = None, about or {}
         begun = time.monotonic()
-        path = self._begin(step)
-        files: Files = {}
-        if sharded is not None:
-            files = self._write_shards(path, sharded)
         parts = {f"rank-{self._ranks.rank}.pt": mine} if mine is not None else {}
         if self._ranks.is_first:
             parts[STATE] = state
-        work = self._work(path, step, self._copies.take(parts), files, begun)
+        refusal = None
+        try:
+            parts = self._copies.take(parts)
+        except GflowError as error:
+            refusal = error
+        path = self._begin(step, refusal)
+        shards = None if sharded is None else copy_shards(sharded)
+        work = self._work(path, step, parts, shards, begun)
         if self._background and not wait:
             self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
             self._thread.start()
@@ -109,9 +123,7 @@ class Checkpointer:
 
     def wait(self) -> Saved | None:
         """Wait for the save in progress and return the last checkpoint. Raises the error of the last save."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.join()
         if self._error is not None:
             error, self._error = self._error, None
             if isinstance(error, GflowError):
@@ -119,16 +131,30 @@ class Checkpointer:
             raise CheckpointError(f"no checkpoint in {self.directory.folder}: {error}") from error
         return self._saved
 
-    def close(self) -> None:
-        """Wait for the save in progress, and leave the group of ranks if it was made here."""
-        self.wait()
-        if self._own_ranks:
-            self._ranks.close()
+    def join(self) -> bool:
+        """Wait for the save in progress. Return whether the last save failed: the same on all ranks."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return self._error is not None
 
-    def _begin(self, step: int) -> str:
+    def close(self, *, failed: bool = False) -> None:
+        """Wait for the save in progress, release the directory, and leave the ranks if joined here.
+
+        A run that failed does not wait: the other ranks may be gone.
+        """
+        try:
+            if not failed:
+                self.wait()
+        finally:
+            if self._ranks.is_first:
+                self.directory.release()
+            if self._own_ranks:
+                self._ranks.close(failed=failed)
+
+    def _begin(self, step: int, error: GflowError | None) -> str:
         path = ""
-        error: GflowError | None = None
-        if self._ranks.is_first:
+        if self._ranks.is_first and error is None:
             try:
                 path = self.directory.begin(step)
             except GflowError as refusal:
@@ -139,24 +165,35 @@ class Checkpointer:
         return str(path)
 
     def _work(
-        self, path: str, step: int, parts: dict[str, Any], files: Files, begun: float
+        self, path: str, step: int, parts: dict[str, Any], shards: dict[str, Any] | None, begun: float
     ) -> Callable[[], None]:
         """Return the part of a save that follows the copy; it runs in a background thread."""
 
         def work() -> None:
             trouble = ""
+            files: Files = {}
             try:
+                if shards is not None:
+                    files |= self._write_shards(path, shards)
                 for name, content in parts.items():
                     files[name] = write(os.path.join(path, name), content)
-            except (OSError, RuntimeError) as error:  # reported to the other ranks in _finish
-                trouble = f"rank {self._ranks.rank}: {error}"
+            except (OSError, RuntimeError, CheckpointException) as error:
+                # Reported to the other ranks in _finish.
+                trouble = f"rank {self._ranks.rank}: {_cause(error)}"
             try:
                 self._saved = self._finish(path, step, files, trouble)
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
             except BaseException as error:
                 self._error = error
+                if threading.current_thread() is not threading.main_thread():
+                    self._warn(error)
 
         return work
+
+    def _warn(self, error: BaseException) -> None:
+        """Print the error of a background save. `Superseded` is raised by the next save instead."""
+        if self._ranks.is_first and not isinstance(error, Superseded):
+            _say(f"{error}; training goes on")
 
     def _finish(self, path: str, step: int, files: Files, trouble: str) -> Saved:
         """Gather the results of all ranks; the first rank commits the checkpoint, or abandons it on error."""
@@ -174,7 +211,8 @@ class Checkpointer:
                     raise CheckpointError(
                         f"no checkpoint of step {step}: {'; '.join(filter(None, troubles))}"
                     )
-                saved = self.directory.commit(path, step, everything, {"world": self._ranks.world})
+                about = {"world": self._ranks.world, **self._about}
+                saved = self.directory.commit(path, step, everything, about)
             except (OSError, GflowError) as failure:
                 self.directory.abandon(path)
                 error = failure
@@ -193,7 +231,8 @@ class Checkpointer:
         import torch.distributed.checkpoint as dcp
 
         folder = os.path.join(path, SHARDS)
-        dcp.save(sharded, checkpoint_id=folder)
+        # In the group of the saving threads: training goes on in the others.
+        dcp.save(sharded, checkpoint_id=folder, process_group=self._ranks.saving)
         mine = f"__{self._ranks.rank}_"
         names = [
             name
@@ -205,14 +244,11 @@ class Checkpointer:
     # ------------------------------------------------------------ loading
 
     def load(self) -> Loaded | None:
-        """Load the newest complete checkpoint; None if there is none."""
-        found: tuple[str, int] | None = None
-        if self._ranks.is_first:
-            saved, troubles = self.directory.newest()
-            for trouble in troubles:
-                _say(f"{trouble}; taking an older one")
-            found = (saved.path, saved.step) if saved else None
-        found = self._ranks.broadcast(found)
+        """Load the newest complete checkpoint; None if there are no checkpoints.
+
+        Raises an error if there are some and all are damaged: training must not begin again unnoticed.
+        """
+        found = self._newest()
         if found is None:
             return None
         path, step = found
@@ -220,16 +256,54 @@ class Checkpointer:
         return Loaded(
             path,
             step,
-            int(_manifest(path).get("world", 1)),
+            int(read_manifest(path).get("world", 1)),
             read(os.path.join(path, STATE)),
             read(own) if os.path.exists(own) else None,
         )
+
+    def _newest(self) -> tuple[str, int] | None:
+        """Return path and step of the newest checkpoint that is intact."""
+        candidates = self._ranks.broadcast([(saved.path, saved.step) for saved in self.directory.saved()])
+        for path, step in candidates:
+            trouble = self._trouble_in(path)
+            if not trouble:
+                return path, step
+            self.directory.damaged.add(path)
+            if self._ranks.is_first:
+                _say(trouble)
+        if candidates:
+            raise CheckpointError(
+                f"no checkpoint in {self.directory.folder} is intact",
+                hint="restore the files, or move the folder away to train from the beginning",
+            )
+        return None
+
+    def _trouble_in(self, path: str) -> str:
+        """Verify a checkpoint, a share of its files on each rank. Return its first error; empty: none."""
+        troubles = [""]
+
+        def check() -> Iterator[None]:
+            try:
+                yield from check_files(path, self._ranks.rank, self._ranks.world)
+            except CheckpointError as error:
+                troubles.insert(0, error.message)
+
+        self._ranks.finish_together(check())
+        return next(filter(None, self._ranks.gather(troubles[0])), "")
 
     def load_shards(self, path: str, sharded: dict[str, Any]) -> None:
         """Fill the tensors of `sharded` in place."""
         import torch.distributed.checkpoint as dcp
 
-        dcp.load(sharded, checkpoint_id=os.path.join(path, SHARDS))
+        folder = os.path.join(path, SHARDS)
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load(sharded, checkpoint_id=folder, no_dist=self._ranks.world == 1)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error of the first rank that failed, if PyTorch has gathered those of all."""
+    failures = error.failures.values() if isinstance(error, CheckpointException) else ()
+    return next((one for one, _ in failures), error)
 
 
 def write(path: str, content: Any) -> tuple[int, str]:
@@ -237,23 +311,15 @@ def write(path: str, content: Any) -> tuple[int, str]:
     file = disk.File(path)
     try:
         torch.save(content, file)
-    except BaseException:
+    except BaseException as error:
         file.drop()
-        raise
+        raise file.error or error from None
     file.close()
     return file.size, file.checksum
 
 
 def read(path: str) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _manifest(path: str) -> dict[str, Any]:
-    import json
-
-    with open(os.path.join(path, "manifest.json"), encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    return found
 
 
 def _say(text: str) -> None:

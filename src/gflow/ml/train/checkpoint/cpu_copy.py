@@ -45,13 +45,7 @@ class CpuCopies:
         if isinstance(value, (list, tuple)):
             copies = [self._copy(one, (*path, at), used, seen) for at, one in enumerate(value)]
             return copies if isinstance(value, list) else tuple(copies)
-        if type(value) not in PLAIN:
-            where = ".".join(map(str, path))
-            raise UsageError(
-                f"a checkpoint cannot hold {where}: a {type(value).__name__} could not be loaded safely",
-                hint="state_dict() should return tensors, numbers, texts, lists and dictionaries",
-            )
-        return value
+        return _plain(value, path)
 
     def _copy_tensor(self, tensor: torch.Tensor, path: tuple[Any, ...], used: Any) -> torch.Tensor:
         room = self._room.get(path)
@@ -59,6 +53,42 @@ class CpuCopies:
             room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
         used[path] = room
         return room.copy_(tensor.detach(), non_blocking=True)
+
+
+def copy_shards(state: Any) -> Any:
+    """Return `state` with copies of its tensors in CPU memory; a sharded tensor stays one, with its part."""
+    if isinstance(state, dict):
+        return {key: copy_shards(one) for key, one in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(copy_shards(one) for one in state)
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu") if state.device.type != "cpu" else state.detach().clone()
+    return state
+
+
+def check_state(state: Any, path: tuple[Any, ...]) -> None:
+    """Raise the error of `CpuCopies.take` for a state that a checkpoint cannot hold, without copying it."""
+    if isinstance(state, dict):
+        for key, one in state.items():
+            check_state(one, (*path, key))
+    elif isinstance(state, (list, tuple)):
+        for at, one in enumerate(state):
+            check_state(one, (*path, at))
+    elif not isinstance(state, torch.Tensor):
+        _plain(state, path)
+
+
+def _plain(value: Any, path: tuple[Any, ...]) -> Any:
+    """Return a value that can be loaded without running code. Numbers of NumPy become numbers of Python."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if type(value) not in PLAIN:
+        where = ".".join(map(str, path))
+        raise UsageError(
+            f"a checkpoint cannot hold {where}: a {type(value).__name__} could not be loaded safely",
+            hint="state_dict() should return tensors, numbers, texts, lists and dictionaries",
+        )
+    return value
 
 
 def _with_metadata(copy: dict[Any, Any], state: Any) -> OrderedDict[Any, Any]:

@@ -14,12 +14,18 @@ class File:
         self._hash = hashlib.sha256()
         self.path = path
         self.size = 0
+        # The error that ended writing. PyTorch replaces it by one of its own.
+        self.error: OSError | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
-            done += os.write(self._fd, view[done:])
+            try:
+                done += os.write(self._fd, view[done:])
+            except OSError as error:
+                self.error = error
+                raise
         self._hash.update(view)
         self.size += done
         return done

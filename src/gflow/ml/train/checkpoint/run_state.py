@@ -1,65 +1,111 @@
-"""The run state: all parts of a run that are saved in checkpoints and restored from them."""
+"""The run state: all parts of a run that are saved in checkpoints and restored from them.
+
+A checkpoint of a sharded model can be restored into one that is not sharded, and the reverse, so that a run
+resumes on any number of processes.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from gflow.errors import UsageError
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer, Loaded
 from gflow.ml.train.parallel import is_sharded, unwrap
 
+# Name of the model that is registered without one.
+MODEL = "model"
+# torch.compile adds it to the names of parameters.
+COMPILED = "_orig_mod."
+
 
 class RunState:
-    """Model, optimizers, schedulers, scaler and other objects with a state."""
+    """Models, optimizers, schedulers, scaler and other objects with a state."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.model: nn.Module | None = None
+        self.models: dict[str, nn.Module] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
         self.scaler: Any = None
         self.others: dict[str, Any] = {}
 
+    @property
+    def model(self) -> nn.Module | None:
+        """The first model."""
+        return next(iter(self.models.values()), None)
+
+    def add_model(self, name: str, model: nn.Module) -> None:
+        if name in self.models:
+            raise UsageError(
+                f"run.model was called twice for {name!a}: a checkpoint would hold only the last model",
+                hint='give each model a name: run.model(net, "discriminator")',
+            )
+        self.models[name] = model
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for model in self.models.values():
+            yield from model.parameters()
+
+    @property
+    def is_sharded(self) -> bool:
+        return any(is_sharded(model) for model in self.models.values())
+
+    # ------------------------------------------------------------ saving
+
     def capture(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the state that all ranks share, and the sharded state (None if the model is not sharded)."""
+        """Return the state that all ranks share, and the sharded state (None if no model is sharded)."""
         common: dict[str, Any] = {
             "schedulers": [one.state_dict() for one in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "others": {name: one.state_dict() for name, one in self.others.items()},
+            "names": list(self.models),
         }
-        if self.model is not None and is_sharded(self.model):
+        if self.is_sharded:
             return common, self._sharded()
-        common["model"] = None if self.model is None else unwrap(self.model).state_dict()
+        weights = {name: weights_of(model) for name, model in self.models.items()}
+        common["model"] = weights.pop(MODEL, None)
+        common["models"] = weights
         common["optimizers"] = [one.state_dict() for one in self.optimizers]
         return common, None
 
     def _sharded(self) -> dict[str, Any]:
+        """Return the state of models and optimizers by the names of parameters, as PyTorch shards it."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
-        assert self.model is not None
-        model, optimizers = get_state_dict(self.model, self.optimizers)
-        return {"model": model, "optimizers": optimizers}
+        found: dict[str, Any] = {"models": {}}
+        for name, model in self.models.items():
+            weights, optimizers = get_state_dict(model, self._optimizers_of(model))
+            parts = {"model": weights, "optimizers": optimizers}
+            if name == MODEL:
+                found |= parts
+            else:
+                found["models"][name] = parts
+        return found
+
+    def _optimizers_of(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        if len(self.models) == 1:
+            return self.optimizers
+        own = {id(one) for one in model.parameters()}
+        return [one for one in self.optimizers if id(one.param_groups[0]["params"][0]) in own]
+
+    # ------------------------------------------------------------ restoring
 
     def restore(self, loaded: Loaded, checkpointer: Checkpointer) -> None:
         state = loaded.state
         self._compare(state)
-        if self.model is not None and is_sharded(self.model):
-            from torch.distributed.checkpoint.state_dict import set_state_dict
-
-            parts = self._sharded()
-            checkpointer.load_shards(loaded.path, parts)
-            set_state_dict(
-                self.model,
-                self.optimizers,
-                model_state_dict=parts["model"],
-                optim_state_dict=parts["optimizers"],
-            )
+        if "model" not in state:
+            self._restore_shards(loaded.path, checkpointer)
+        elif self.is_sharded:
+            self._restore_into_shards(state)
         else:
-            if self.model is not None:
-                unwrap(self.model).load_state_dict(state["model"])
+            for name, model in self.models.items():
+                load_weights(model, _weights_in(state, name))
             for one, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 one.load_state_dict(saved)
         for one, saved in zip(self.schedulers, state["schedulers"], strict=True):
@@ -69,13 +115,44 @@ class RunState:
         for name, one in self.others.items():
             one.load_state_dict(state["others"][name])
 
+    def _restore_shards(self, path: str, checkpointer: Checkpointer) -> None:
+        """Load a sharded checkpoint, written by any number of ranks. The models need not be sharded."""
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        parts = self._sharded()
+        checkpointer.load_shards(path, parts)
+        for name, model in self.models.items():
+            part = parts if name == MODEL else parts["models"][name]
+            set_state_dict(
+                model,
+                self._optimizers_of(model),
+                model_state_dict=part["model"],
+                optim_state_dict=part["optimizers"],
+            )
+
+    def _restore_into_shards(self, state: dict[str, Any]) -> None:
+        """Load a checkpoint that is not sharded into sharded models."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_model_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        whole = StateDictOptions(full_state_dict=True)
+        saved = dict(zip(map(id, self.optimizers), state["optimizers"], strict=True))
+        for name, model in self.models.items():
+            set_model_state_dict(model, dict(_weights_in(state, name)), options=whole)
+            for optimizer in self._optimizers_of(model):
+                named = _by_name(saved[id(optimizer)], optimizer, model)
+                set_optimizer_state_dict(model, optimizer, named, options=whole)
+
     def _compare(self, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another program before anything is loaded."""
-        sharded = self.model is not None and is_sharded(self.model)
-        if sharded != ("model" not in state):
+        saved = state.get("names", [MODEL] if state.get("model", self.models) else [])
+        if set(saved) != set(self.models):
             raise CheckpointError(
-                "the checkpoint and this run do not shard the model in the same way",
-                hint="use the strategy that it was written with, or another folder",
+                f"the checkpoint has the models {sorted(saved)}, and this run has {sorted(self.models)}",
+                hint="call run.resume() after all of them are registered",
             )
         theirs = (
             len(state.get("optimizers", self.optimizers)),
@@ -89,3 +166,42 @@ class RunState:
                 f"this run has {ours[0]}, {ours[1]} and {sorted(ours[2])}",
                 hint="call run.resume() after all of them are registered",
             )
+
+
+def weights_of(model: nn.Module) -> Any:
+    """Return the state dict of a model, under the same names whether or not it is compiled or wrapped."""
+    return _renamed(unwrap(model).state_dict(), {})
+
+
+def load_weights(model: nn.Module, saved: Any) -> None:
+    inner = unwrap(model)
+    own = {name.replace(COMPILED, ""): name for name in inner.state_dict() if COMPILED in name}
+    inner.load_state_dict(_renamed(saved, own))
+
+
+def _renamed(weights: Any, own: dict[str, str]) -> Any:
+    """Return the weights without the prefix of torch.compile, or with it where the model has it (`own`)."""
+    if not own and not any(COMPILED in name for name in weights):
+        return weights
+    renamed = OrderedDict()
+    for name, tensor in weights.items():
+        plain = name.replace(COMPILED, "")
+        renamed[own.get(plain, plain)] = tensor
+    return renamed
+
+
+def _weights_in(state: dict[str, Any], name: str) -> Any:
+    return state["model"] if name == MODEL else state["models"][name]
+
+
+def _by_name(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the state of an optimizer with the names of parameters instead of their numbers."""
+    names = {id(one): name.replace(COMPILED, "") for name, one in model.named_parameters()}
+    order = [names[id(one)] for group in optimizer.param_groups for one in group["params"]]
+    return {
+        "state": {order[number]: one for number, one in saved["state"].items()},
+        "param_groups": [
+            {**group, "params": [order[number] for number in group["params"]]}
+            for group in saved["param_groups"]
+        ],
+    }

@@ -1,19 +1,27 @@
-"""A data loader that can resume at any sample, with an order that depends only on seed and epoch."""
+"""A data loader that can resume at any sample, with an order that depends only on seed and epoch.
+
+`Run.batches` trains with it. Iterating over it directly is for evaluation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from gflow.errors import UsageError
+from gflow.ml.train.data.batch_content import move_to_device
 from gflow.ml.train.data.data_sharding import Share, shares
 
 
 class Loader:
-    """Batches of one rank, reshuffled in each epoch. Created by `Run.loader`."""
+    """Batches of one rank, reshuffled in each epoch. Created by `Run.loader`.
+
+    `for batch in loader` evaluates: all samples in the order of the dataset, each on one rank, on the device.
+    All ranks get the same number of batches, so some may get a sample again, which `Run.gather` leaves out.
+    """
 
     def __init__(
         self,
@@ -26,6 +34,8 @@ class Loader:
         rank: int,
         shuffle: bool,
         drop_last: bool,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         if batch_size < 1 or effective < 1:
@@ -41,7 +51,24 @@ class Loader:
         self._world, self._rank = world, rank
         self._shuffle = shuffle
         self._drop = drop_last
+        self._device, self._dtype = device or torch.device("cpu"), dtype
         self._options = options
+        # While the loader is iterated for evaluation: samples of the current batch that count; else None.
+        self.counted: int | None = None
+
+    def __len__(self) -> int:
+        """Batches of this rank, and of every other, in an iteration for evaluation."""
+        return -(-len(self.dataset) // (self.batch_size * self._world))
+
+    def __iter__(self) -> Iterator[Any]:
+        count, each = len(self.dataset), self.batch_size * self._world
+        plan = list(shares(count, self.batch_size, each, self._world, self._rank))
+        try:
+            for batch, share in zip(self._load(range(count), plan, None), plan, strict=True):
+                self.counted = share.last - share.first if share.weight else 0
+                yield move_to_device(batch, self._device, self._dtype)
+        finally:
+            self.counted = None
 
     def plan(self, start: int = 0) -> Iterator[Share]:
         count = len(self.dataset)
@@ -69,13 +96,18 @@ class Loader:
         count = len(self.dataset)
         order = torch.randperm(count, generator=generator).tolist() if self._shuffle else range(count)
         plan = list(self.plan(start))
-        batches = DataLoader(
+        return zip(self._load(order, plan, generator), plan, strict=True)
+
+    def _load(
+        self, order: Sequence[int], plan: list[Share], generator: torch.Generator | None
+    ) -> DataLoader[Any]:
+        return DataLoader(
             self.dataset,
             batch_sampler=[list(order[share.first : share.last]) for share in plan],
-            generator=generator,
+            # Without one of its own, PyTorch's loader draws from the global generator.
+            generator=generator or torch.Generator(),
             **self._options,
         )
-        return zip(batches, plan, strict=True)
 
 
 def _mix(seed: int, epoch: int) -> int:

@@ -25,6 +25,8 @@ class Share(NamedTuple):
     # After this batch the samples [0, done) of the epoch are used.
     done: int
     ends_step: bool
+    # The batch was used before: this rank has no more, but others have.
+    is_repeated: bool = False
 
 
 def shares(

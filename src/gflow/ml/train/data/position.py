@@ -1,14 +1,8 @@
-"""Position of training in the data, and how to return to it with a loader that cannot seek."""
+"""Position of training in the data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import torch
-
-from gflow.ml.train.checkpoint import rng
-from gflow.ml.train.data.data_sharding import Share
 
 
 class Position:
@@ -36,34 +30,3 @@ class Position:
     def restore(self, common: dict[str, int], mine: dict[str, Any] | None) -> None:
         self.step, self.epoch, self.samples = common["step"], common["epoch"], common["samples"]
         self.batches, self.begun = (mine["batches"], mine["begun"]) if mine else (0, None)
-
-
-def iterate_foreign_loader(
-    loader: Any, position: Position, accumulate: int, device: torch.device
-) -> Iterator[tuple[Any, Share]]:
-    """Iterate over an epoch of any loader, from `position` on.
-
-    The loader may draw its order from the global generator when the epoch begins. So the generators are
-    restored to their state at the start of the epoch, batches are skipped up to the position, and then the
-    generators are set back to their present state.
-    """
-    now = rng.states(device)
-    if position.begun is None:
-        position.begun = now
-    else:
-        rng.restore(position.begun, device)
-    sampler: Any = getattr(loader, "sampler", None)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(position.epoch)
-    skip = position.batches
-    count = len(loader) if hasattr(loader, "__len__") else None
-    batches = iter(loader)
-    for _ in range(skip):
-        next(batches)
-    if skip:
-        rng.restore(now, device)
-    for at, batch in enumerate(batches, start=skip):
-        # The remaining batches of an epoch make a smaller last step.
-        first = at - at % accumulate
-        size = accumulate if count is None else min(accumulate, count - first)
-        yield batch, Share(at, at + 1, 1 / size, at + 1, at - first == size - 1)

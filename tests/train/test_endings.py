@@ -1,0 +1,94 @@
+"""How a run ends: the exit code on TERM, Ctrl-C and errors, and what is saved by then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gflow.ml.train.checkpoint.checkpoint_dir import verify  # noqa: E402
+from gflow.train import Run  # noqa: E402
+from tests.train.multi_rank import ranks  # noqa: E402
+from tests.train.small import net  # noqa: E402
+
+
+def plain_loop(folder, number: int, times: int = 1) -> None:
+    """A loop without `with` that gets a signal in its third step; the program would go on after it."""
+    run = Run(folder, device="cpu")
+    model = run.model(net())
+    run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+    run.resume()
+    for inputs in run.batches(run.loader(torch.randn(16, 6), 2)):
+        run.backward(model(inputs).sum())
+        for _ in range(times if run.place.step == 2 else 0):
+            os.kill(os.getpid(), number)
+
+
+def own_loop(folder) -> None:
+    with Run(folder, device="cpu") as run:
+        while not run.should_stop:
+            run.place.step += 1
+            if run.place.step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+        run.save(wait=True)
+
+
+def test_exit_codes_and_last_checkpoints(tmp_path, capfd):
+    os.environ.pop("WORLD_SIZE", None)
+    assert ranks(1, lambda _: plain_loop(tmp_path / "term", signal.SIGTERM)) == [75]
+    assert verify(str(tmp_path / "term/latest"))["step"] == 3
+    assert ranks(1, lambda _: plain_loop(tmp_path / "int", signal.SIGINT)) == [75]
+    assert verify(str(tmp_path / "int/latest"))["step"] == 3
+    said = capfd.readouterr().err
+    assert "press again to end at once" in said and "stopped at step 3 (Ctrl-C)" in said
+    assert ranks(1, lambda _: plain_loop(tmp_path / "twice", signal.SIGINT, 2)) == [99]
+    assert "KeyboardInterrupt" in capfd.readouterr().err
+    assert ranks(1, lambda _: own_loop(tmp_path / "own")) == [75]
+    assert verify(str(tmp_path / "own/latest"))["step"] == 4
+
+
+def test_ctrl_c_is_caught_only_within_the_loop_of_a_run_that_saves(tmp_path):
+    default = signal.getsignal(signal.SIGINT)
+    found = []
+    for folder in (None, tmp_path):
+        run = Run(folder, device="cpu")
+        for _ in run.batches(run.loader(torch.randn(2, 6), 2)):
+            found.append(signal.getsignal(signal.SIGINT) is default)
+        assert signal.getsignal(signal.SIGINT) is default
+        run.close()
+    assert found == [True, False]
+
+
+BOOM = """
+import sys, torch
+from torch import nn
+from gflow import train
+torch.set_num_threads(1)
+with train.Run("checkpoints", device="cpu", every_steps=1) as run:
+    model = run.model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
+    run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+    for at, x in enumerate(run.batches(run.loader(torch.randn(64, 4), 2))):
+        run.backward(model(x).sum())
+        if at == 5 and run.ranks.rank == 1:
+            raise ValueError("boom")
+"""
+
+
+def test_exception_in_one_rank_ends_with_code_1(tmp_path):
+    (tmp_path / "boom.py").write_text(BOOM)
+    done = subprocess.run(
+        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", "boom.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ValueError: boom" in done.stderr and "terminate called" not in done.stderr
+    assert done.returncode == 1
+    assert "find_unused_parameters" not in done.stderr
