@@ -3,6 +3,7 @@
     python -m benchmarks.philly philly.csv                     all rows
     python -m benchmarks.philly philly.csv default --seeds 5   one row, the mean of five jitters of the arrivals
     python -m benchmarks.philly philly.csv default --pools 103959,0e4a51
+    python -m benchmarks.philly hpc2n.swf real-limits          a trace with its users and the limits they gave
 
 A figure is the geometric mean over the pools of (ours + 60 s) / (greedy + 60 s); below 1 ours waits less. Every pool has
 as many GPUs as give the offered load, and never fewer than its widest job needs.
@@ -49,6 +50,8 @@ ROWS = {
     "8-gpu-box": Row("ours", box=8),
     "e13805": Row("ours", pools=("e13805",)),
     "predictor-alone": Row("unprotected"),
+    "real-limits": Row("ours", pools=("",)),
+    "real-easy": Row("easy", pools=("",)),
     "fifo": Row("fifo"),
     "easy-perfect": Row("easy-perfect"),
     "easy-limits": Row("easy", limits=True),
@@ -64,7 +67,7 @@ FIGURES = (
 
 def workloads(trace: Path, row: Row, seeds: int) -> Iterator[tuple[str, list[Entry], int]]:
     for pool in row.pools:
-        whole = read_trace(trace, {}, {"cluster": pool})
+        whole = read_trace(trace, {}, {"cluster": pool} if pool else {})
         for seed in range(seeds):
             random = Random(seed)
             gpus = row.box or trace_transform.pool_for(whole, row.load)
@@ -138,7 +141,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pools", type=lambda text: tuple(text.split(",")))
     asked = parser.parse_args()
-    for name in asked.rows or ROWS:
+    for name in asked.rows or [name for name, row in ROWS.items() if row.pools != ("",)]:
         if name not in ROWS:
             parser.error(f"there is no row {name}")
         row = ROWS[name]

@@ -44,6 +44,28 @@ def test_traces_of_known_makes_need_no_mapping(trace):
     assert only[1:] == (86410.0, 4, "ann", "train", 172800)
 
 
+SWF = (
+    "; UnixStartTime: 1027839845\n"
+    "\n"
+    "  1  0  30  3600 30 3590 -1 -1 37980 -1 1  7 1 -1 -1 1 -1 -1\n"
+    "  2 10   5   120  4  119 -1  2    -1 -1 1  8 1  3 -1 1 -1 -1\n"
+    "  3 20  -1    -1  4   -1 -1  4    60 -1 5  8 1  3 -1 1 -1 -1\n"
+)
+
+
+def test_standard_workload_format_is_read(tmp_path):
+    path = tmp_path / "archive.swf"
+    path.write_text(SWF)
+    assert read_trace(path, {}, {}) == [
+        Entry(0.0, 3600.0, 30, "7", "", 37980),
+        Entry(10.0, 120.0, 2, "8", "3"),
+    ]
+    assert len(read_trace(path, {}, {"user": "8"})) == 1
+    path.write_text("1 2 3\n")
+    with pytest.raises(Refused, match="line 1 of the trace has 3 fields, and 18 are expected"):
+        read_trace(path, {}, {})
+
+
 def test_rows_are_chosen_and_columns_mapped(trace):
     path = trace("when;how long;n\n10;20;2\n")
     mapping = {"submit": "when", "duration": "how long", "gpus": "n"}

@@ -1,4 +1,4 @@
-"""Read traces: CSV files, by a mapping of columns, and databases of gflow."""
+"""Read traces: CSV files, by a mapping of columns, Standard Workload Format, and databases of gflow."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ KNOWN: tuple[dict[str, str], ...] = (
     {"submit": "Submit", "duration": "Elapsed", "gpus": "AllocTRES", "user": "User", "limit": "Timelimit"},
     {"submit": "Submit", "duration": "Elapsed", "gpus": "ReqTRES", "user": "User", "limit": "Timelimit"},
 )
+# Columns of the Standard Workload Format (.swf); the file has no names. A processor counts as a GPU.
+SWF = (
+    "job", "submit", "wait", "duration", "processors", "cpu_time", "memory", "gpus", "limit",
+    "asked_memory", "status", "user", "group", "name", "queue", "partition", "preceding", "think_time",
+)  # fmt: skip
+SWF_MEANINGS = {name: name for name in ("submit", "duration", "gpus", "limit", "user", "name")}
 _GPUS = re.compile(r"gpu(?::[^=,:]+)?[=:](\d+)")
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
@@ -52,19 +58,52 @@ def read_trace(path: Path, mapping: Mapping[str, str], where: Mapping[str, str])
         return sorted(_read_database(path))
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return sorted(_read_rows(file, mapping, where))
+            rows = _read_swf(file) if path.suffix == ".swf" else _read_columns(file)
+            return sorted(_read_rows(*rows, mapping, where))
     except (UnicodeDecodeError, csv.Error) as error:
         raise Refused(f"{path} is not a CSV file: {error}") from error
 
 
-def _read_rows(lines: Iterable[str], mapping: Mapping[str, str], where: Mapping[str, str]) -> Iterator[Entry]:
-    first, *_ = head = list(_take(lines := iter(lines), 1)) or [""]
+# The names of the columns, and the rows with their line numbers.
+Rows = tuple[list[str], Iterator[tuple[int, dict[str, str]]]]
+
+
+def _read_columns(lines: Iterable[str]) -> Rows:
+    """The rows of a CSV file, whose first line has the names of the columns."""
+    first = next(lines := iter(lines), "")
     delimiter = max(",|\t;", key=first.count)
     columns = next(csv.reader([first], delimiter=delimiter), [])
-    chosen = dict(mapping) or _detect_format(columns)
+    return columns, enumerate(csv.DictReader(lines, columns, delimiter=delimiter), 2)
+
+
+def _read_swf(lines: Iterable[str]) -> Rows:
+    """The rows of a file in the Standard Workload Format; -1 there means that a value is not known."""
+    fields = (
+        (number, line.split()) for number, line in enumerate(lines, 1) if line.strip()[:1] not in ("", ";")
+    )
+    return list(SWF), ((number, _name_fields(number, line)) for number, line in fields)
+
+
+def _name_fields(number: int, fields: list[str]) -> dict[str, str]:
+    if len(fields) != len(SWF):
+        raise Refused(f"line {number} of the trace has {len(fields)} fields, and {len(SWF)} are expected")
+    row = dict(zip(SWF, fields, strict=True))
+    if row["gpus"] == "-1":
+        row["gpus"] = row["processors"]
+    for name in ("limit", "user", "name"):
+        row[name] = "" if row[name] == "-1" else row[name]
+    return row
+
+
+def _read_rows(
+    columns: list[str],
+    rows: Iterable[tuple[int, dict[str, str]]],
+    mapping: Mapping[str, str],
+    where: Mapping[str, str],
+) -> Iterator[Entry]:
+    chosen = dict(mapping) or (SWF_MEANINGS if columns == list(SWF) else _detect_format(columns))
     _check_columns(chosen, where, columns)
-    del head
-    for number, row in enumerate(csv.DictReader(lines, columns, delimiter=delimiter), 2):
+    for number, row in rows:
         if all(row[column] == value for column, value in where.items()):
             try:
                 entry = _parse_entry(row, chosen)
@@ -72,11 +111,6 @@ def _read_rows(lines: Iterable[str], mapping: Mapping[str, str], where: Mapping[
                 raise Refused(f"line {number} of the trace cannot be read: {error}") from error
             if entry is not None:
                 yield entry
-
-
-def _take(lines: Iterator[str], count: int) -> Iterator[str]:
-    for _, line in zip(range(count), lines, strict=False):
-        yield line
 
 
 def _detect_format(columns: list[str]) -> dict[str, str]:

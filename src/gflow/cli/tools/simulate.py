@@ -14,8 +14,9 @@ from gflow.options.parse import parse
 ABOUT = """Replay a trace on a pool of GPUs with gflow's scheduler and a simulated clock, under one or
 more policies. No job is started.
 
-A trace is a CSV file (Philly, Alibaba, Helios, Acme, output of sacct, any other with --map) or the
-database of a gflowd. Policies:
+A trace is a CSV file (Philly, Alibaba, Helios, Acme, output of sacct, any other with --map), a file
+in the Standard Workload Format (.swf, as in the Parallel Workloads Archive) or the database of a
+gflowd. Policies:
 """
 EXAMPLES = """gflow simulate trace.csv --pool 64 --policy greedy,easy,ours
 gflow simulate trace.csv --map submit=timestamp,duration=duration,gpus=num_gpus
