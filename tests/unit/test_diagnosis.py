@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
 
 from gflow.diagnosis.diagnose import Confidence, JobFacts, diagnose
+from gflow.diagnosis.log_text import Frame
 from gflow.diagnosis.rules import RULES
+from tests.failure_corpus import Tail, read_corpus
 
 # Of 79 entries; fewer is better. Lower it when the rules improve.
 SCORED_WRONG = 3
-CORPUS = Path(__file__).parents[1] / "corpus" / "failure_logs"
-
-
-class Tail(NamedTuple):
-    """The end of a log, and the cause that a person finds in it."""
-
-    name: str
-    cause: str
-    facts: JobFacts
-    text: str
-
-
-def read_corpus(half: str) -> list[Tail]:
-    parts = re.split(r"^=== ", (CORPUS / f"{half}.txt").read_text(), flags=re.MULTILINE)[1:]
-    return [_read_part(number, part) for number, part in enumerate(parts, 1)]
-
-
-def _read_part(number: int, part: str) -> Tail:
-    head, _, text = part.partition("\n")
-    cause, *words = head.split()
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    facts = JobFacts("17", given.get("state", "Failed"), given.get("reason", ""), "", int(given["exit"]))
-    return Tail(f"{number}-{cause}", cause, facts, text)
 
 
 def first_cause(tail: Tail) -> tuple[str, Confidence]:
@@ -68,18 +43,20 @@ def test_scored_logs_name_their_causes() -> None:
 
 
 def test_the_line_of_a_large_log_is_found_at_its_end(tmp_path) -> None:
-    from gflow.client.diagnosis import READ, read_end
+    from gflow.daemon.execution.log_diagnosis import read_end
+    from gflow.diagnosis.job_end import READ
 
     (tmp_path / "log").write_text("x" * READ + "\nRuntimeError: CUDA error: invalid device ordinal\n")
-    end = read_end(str(tmp_path / "log"))
+    end = read_end(str(tmp_path / "log"), None)[2]
     assert end.first_line is None and first_of(end.text) == "visible-devices"
 
 
 def test_a_missing_log_is_said_and_the_record_explains() -> None:
-    from gflow.client.diagnosis import facts_of, read_end
+    from gflow.daemon.execution.log_diagnosis import read_end
+    from gflow.diagnosis.job_end import facts_of
 
-    end = read_end("/nonexistent/log")
-    assert "cannot be read" in end.missing
+    end = read_end("/nonexistent/log", None)[2]
+    assert end.missing == "there is no log"
     job = {"id": 3, "state": "Timeout", "reason": "TimeLimit", "exit_code": None}
     assert diagnose(facts_of(job), end.text).findings[0].cause == "time-limit"
 
@@ -152,3 +129,38 @@ def test_a_warning_is_at_most_possible() -> None:
         ("network", "LIKELY"),
         ("index-range", "POSSIBLE"),
     ]
+
+
+FAULT = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f01 (most recent call first):
+  File "/home/ann/proj/loader.py", line 8 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/ann/proj/train.py", line 31 in step
+  File "/home/ann/proj/train.py", line 40 in <module>
+
+Extension modules: numpy.core._multiarray_umath (total: 1)
+gflow: job 17 was killed by signal 11 (Segmentation fault)
+"""
+
+
+def test_line_of_the_user_is_read_from_the_dump_of_faulthandler() -> None:
+    (found,) = diagnose(JobFacts(exit_code=139), FAULT).findings
+    assert (found.cause, found.evidence.line) == ("segfault", 0)
+    assert found.frame == Frame("/home/ann/proj/train.py", 31, "step", "")
+    cut_off = FAULT.replace("Current thread", "Thread")
+    assert diagnose(JobFacts(exit_code=139), cut_off).findings[0].frame is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("cp: cannot stat '/data/a': No such file or directory\n", "missing-file"),
+        ("bash: line 1:  4242 File size limit exceeded head -c 9999 /dev/zero > big\n", "file-size"),
+        ("step 12 train_loss nan lr 0.1\nstep 13 train_loss nan lr 0.1\n", "nan"),
+    ],
+)
+def test_text_of_a_tool_names_its_cause(text: str, cause: str) -> None:
+    assert first_of(text) == cause

@@ -1,13 +1,20 @@
-"""Find the causes of a job's end in its record and the end of its log. Pure: files are read by the caller."""
+"""Find the causes of a job's end in its record, its log and its circumstances. Reads no file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
 
-from gflow.diagnosis.log_text import Frame, LogText, Traceback
+from gflow.diagnosis.circumstances import (
+    NOTHING,
+    Circumstances,
+    add_support,
+    attempts_fact,
+    find_in_circumstances,
+)
+from gflow.diagnosis.finding import Diagnosis, Evidence, Finding, JobFacts
+from gflow.diagnosis.log_text import LogText, Traceback
 from gflow.diagnosis.rules import RULES
 from gflow.diagnosis.rules.record import EXIT_CODES, RECORD, SIGNALS, Row
 from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
@@ -19,82 +26,48 @@ LAST_LINES = 10
 # An error this many lines before the end counts less: the program went on after it.
 NEAR_END = 400
 _OPTIONAL = re.compile(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]")
-_SIZE = re.compile(r"([\d.]+) ([KMGT])i?B")
-_UNALLOCATED = re.compile(
-    r"([\d.]+ [KMGT]i?B) (?:is reserved by PyTorch but unallocated|cached)"
-    r"|; ([\d.]+ [KMGT]i?B) reserved in total"
-)
-_ALLOCATED = re.compile(r"([\d.]+ [KMGT]i?B) (?:is allocated by PyTorch|already allocated)")
-
 # The text of an exception that only reports another failure.
 _REPORT = re.compile(
     r"(?i)\b(?:errors?|causes?|tracebacks?|logs?|output|messages?|exceptions?) above|see above"
 )
 
 
-class Evidence(NamedTuple):
-    """A line of the log, its number in the text that was read (from 0), and the rank that wrote it."""
-
-    line: int
-    text: str
-    rank: int | None = None
-
-
-class Finding(NamedTuple):
-    """A cause, with what it rests on and what to do."""
-
-    cause: str
-    summary: str
-    advice: tuple[str, ...]
-    confidence: Confidence
-    depth: Depth
-    evidence: Evidence | None = None
-    # The innermost line of the user's own code, if a Python traceback leads to it.
-    frame: Frame | None = None
-
-
-class JobFacts(NamedTuple):
-    """What the record of a job says about its end."""
-
-    job: str = "ID"
-    state: str = "Failed"
-    # The code of the reason, as in `OutOfMemory`, and its explanation.
-    reason: str = ""
-    detail: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-
-
-class Diagnosis(NamedTuple):
-    """Findings, the most probable first, and the last lines of the log."""
-
-    findings: tuple[Finding, ...]
-    last_lines: tuple[str, ...]
-
-
-def diagnose(facts: JobFacts, content: str) -> Diagnosis:
-    """Rank the causes of the job's end. `content`: the end of its log."""
+def diagnose(facts: JobFacts, content: str, around: Circumstances = NOTHING) -> Diagnosis:
+    """Rank the causes of the job's end. `content`: the end of its log. `around`: what else is known."""
     log = LogText(content)
-    found = [*_find_in_record(facts), *_find_in_log(facts, log)]
+    found = [*_find_in_record(facts), *_find_in_log(facts, log, around)]
     found += _find_exceptions(log, found)
     if not found:
         found += _find_by_exit_code(facts)
+    if facts.state != "Finished":
+        found += [_name_job(one, facts) for one in find_in_circumstances(around, found)]
     ranked = sorted(found, key=lambda one: _weight(one, log), reverse=True)
-    return Diagnosis(tuple(_first_of_each_cause(ranked))[:MOST], tuple(log.raw[-LAST_LINES:]))
+    findings = [add_support(one, around) for one in _first_of_each_cause(ranked)][:MOST]
+    if findings:
+        findings[0] = findings[0]._replace(support=(*findings[0].support, *attempts_fact(around)))
+    return Diagnosis(tuple(findings), tuple(log.raw[-LAST_LINES:]))
+
+
+def _name_job(one: Finding, facts: JobFacts) -> Finding:
+    return one._replace(advice=tuple(_fill(line, {"job": facts.job}) for line in one.advice))
 
 
 def _weight(one: Finding, log: LogText) -> tuple[int, int, tuple[int, int, int]]:
     """Findings of the record first, then roots before consequences, sure ones before others."""
-    if one.evidence is None:
-        return (int(one.depth) + 1, int(one.confidence), (0, 0, 0))
-    is_near = one.evidence.line >= len(log.lines) - NEAR_END
-    return (int(one.depth) if is_near else 0, int(one.confidence), _recency(one, log))
-
-
-def _recency(one: Finding, log: LogText) -> tuple[int, int, int]:
-    """Later lines first; between ranks, and in a chain of exceptions, the one that failed first."""
-    assert one.evidence is not None
+    if not one.is_from_log or one.evidence is None or one.evidence.line is None:
+        return (int(one.depth) + (one.confidence is Confidence.CERTAIN), int(one.confidence), (0, 0, 0))
     line = one.evidence.line
+    is_near = line >= len(log.lines) - NEAR_END
+    return (int(one.depth) if is_near else 0, int(one.confidence), _recency(line, log))
+
+
+def _recency(line: int, log: LogText) -> tuple[int, int, int]:
+    """The rank that failed first, then later lines; in a chain of exceptions the first one.
+
+    Without a launcher that says which rank failed first, the first of several ranks counts.
+    """
+    if log.first_failed is not None:
+        return (log.rank_of(line) == log.first_failed, line, 0)
     ranks = {log.rank_of(trace.last) for trace in log.tracebacks}
     if len(ranks - {None}) > 1:
         return (-line, 0, 0)
@@ -110,11 +83,13 @@ def _first_of_each_cause(ranked: list[Finding]) -> Iterator[Finding]:
             yield one
 
 
-def _find_in_log(facts: JobFacts, log: LogText) -> list[Finding]:
+def _find_in_log(facts: JobFacts, log: LogText, around: Circumstances) -> list[Finding]:
     found: dict[int, Finding] = {}
     for rule in RULES:
         for number, match in _matches(rule, log):
             one = _make_finding(rule, facts, log, number, match)
+            if rule.cause == "cuda-oom":
+                one = _add_figures(one, log, number, around)
             kept = found.get(number)
             if kept is None or (one.depth, one.confidence) > (kept.depth, kept.confidence):
                 found[number] = one
@@ -142,8 +117,6 @@ def _make_finding(
     names = {name.rstrip("0123456789"): text.strip() for name, text in groups.items()} | {"job": facts.job}
     summary = _fill(rule.summary, names)
     advice = [_fill(line, names) for line in rule.advice]
-    if rule.cause == "cuda-oom":
-        advice = [*_fragmentation_advice(log.lines[number]), *advice]
     trace = log.traceback_of(number)
     evidence = Evidence(number, log.raw[number].strip()[:500], log.rank_of(number))
     return Finding(
@@ -153,7 +126,20 @@ def _make_finding(
         min(rule.confidence, Confidence.POSSIBLE) if log.is_harmless(number) else rule.confidence,
         rule.depth,
         evidence,
-        trace.frame if trace else None,
+        trace.frame if trace else log.dumped_frame(number),
+    )
+
+
+def _add_figures(one: Finding, log: LogText, number: int, around: Circumstances) -> Finding:
+    """The finding with the figures of its line, and with the advice that follows from them."""
+    from gflow.diagnosis.cuda_oom import about_prediction, advise, parse_cuda_oom, summarize
+
+    oom = parse_cuda_oom(log.lines[number])
+    return one._replace(
+        summary=summarize(oom) or one.summary,
+        advice=(*advise(oom, around, log.text), *one.advice),
+        figures=oom.figures or None,
+        support=tuple(about_prediction(around)),
     )
 
 
@@ -167,36 +153,14 @@ def _fill(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: names.get(found[1], "it"), _OPTIONAL.sub(keep, text))
 
 
-def _fragmentation_advice(line: str) -> list[str]:
-    """What to do if much memory is reserved and not in use: the free part is in pieces."""
-    unused, tried = _unused_mib(line), _SIZE.search(line)
-    if tried is None or unused < _mib(tried[0]):
-        return []
-    return [
-        f"{unused / 1024:.1f} GiB of PyTorch's memory is reserved and not in use (fragmentation): "
-        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    ]
-
-
-def _unused_mib(line: str) -> float:
-    found = _UNALLOCATED.search(line)
-    if found is None:
-        return 0.0
-    if found[1]:
-        return _mib(found[1])
-    allocated = _ALLOCATED.search(line)
-    return _mib(found[2]) - _mib(allocated[1]) if allocated else 0.0
-
-
-def _mib(size: str) -> float:
-    found = _SIZE.search(size)
-    return float(found[1]) * 1024 ** ("KMGT".index(found[2]) - 1) if found else 0.0
-
-
 def _find_exceptions(log: LogText, known: list[Finding]) -> list[Finding]:
     """The exception of the last traceback that reports no other failure, if no rule found it."""
-    lines = {one.evidence.line: one.depth for one in known if one.evidence}
-    for trace in reversed(log.tracebacks):
+    lines = {one.evidence.line: one.depth for one in known if one.evidence and one.is_from_log}
+    latest = log.tracebacks[::-1]
+    blamed = [
+        one for one in latest if log.first_failed is not None and log.rank_of(one.last) == log.first_failed
+    ]
+    for trace in [*blamed, *latest]:
         if lines.get(trace.last) is Depth.CONSEQUENCE:
             continue
         near = {lines.get(number, Depth.CONSEQUENCE) for number in range(trace.last, trace.last + 4)}
@@ -211,7 +175,7 @@ def _exception_finding(trace: Traceback, log: LogText) -> Finding:
     return Finding(
         "exception",
         f"The program raised {name}" + (f": {text[:150]}" if text else "") + ".",
-        ("the location below is the last line of your own code in the traceback",),
+        ("look at this line of your own code, the last one in the traceback",) if trace.frame else (),
         Confidence.LIKELY,
         Depth.CONSEQUENCE if _REPORT.search(text) else Depth.GENERAL,
         Evidence(trace.last, log.raw[trace.last].strip()[:500], log.rank_of(trace.last)),
@@ -241,4 +205,13 @@ def _find_by_exit_code(facts: JobFacts) -> list[Finding]:
 def _recorded(facts: JobFacts, row: Row, sure: Confidence, depth: Depth) -> Finding:
     cause, summary, advice = row
     names = {"job": facts.job} | ({"detail": facts.detail} if facts.detail else {})
-    return Finding(cause, _fill(summary, names), tuple(_fill(line, names) for line in advice), sure, depth)
+    lines = tuple(_fill(line, names) for line in advice)
+    return Finding(cause, _fill(summary, names), lines, sure, depth, _record_evidence(facts))
+
+
+def _record_evidence(facts: JobFacts) -> Evidence:
+    """How the job ended, as its record says: `Timeout: TimeLimit`."""
+    reason = facts.reason + (f": {facts.detail}" if facts.reason and facts.detail else "")
+    code = "" if facts.exit_code is None else f"exit code {facts.exit_code}"
+    told = reason or (f"signal {facts.signal}" if facts.signal else code)
+    return Evidence(None, f"{facts.state}: {told}" if told else facts.state, source="record")

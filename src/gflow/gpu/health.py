@@ -6,22 +6,10 @@ operator resumes it. Heat, slow clocks and lost PCIe lanes drain the GPU only wh
 
 from __future__ import annotations
 
+from gflow.diagnosis.xids import LASTING_FAULTS
 from gflow.gpu.port import Card
 from gflow.gpu.settings import GpuSettings
 
-# Xids that are faults of the card rather than of a program on it, with their meaning.
-XIDS = {
-    48: "double-bit memory error",
-    62: "internal controller halted",
-    64: "memory rows could not be remapped",
-    74: "NVLink error",
-    79: "fell off the bus",
-    95: "uncontained memory error",
-    119: "its controller does not answer",
-    120: "its controller failed",
-    140: "unrecovered memory error",
-    143: "initialisation error",
-}
 # Throttle reasons of the driver, as bits: heat, and power brake.
 HEAT = 0x20 | 0x40
 BRAKE = 0x80
@@ -47,7 +35,7 @@ class Health:
 
     def xid(self, number: int) -> None:
         """The driver reported an error."""
-        meaning = XIDS.get(number)
+        meaning = LASTING_FAULTS.get(number)
         if (meaning or number in self._rules.drain_xids) and number not in self._rules.ignore_xids:
             self._find(f"Xid {number}" + (f": {meaning}" if meaning else ""))
 

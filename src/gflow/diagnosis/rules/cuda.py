@@ -5,9 +5,12 @@ from __future__ import annotations
 from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
 
 FIND_THE_KERNEL = (
-    "find the line: gjob redo {job} --env CUDA_LAUNCH_BLOCKING=1 (kernels then fail where they are called)",
+    "find the line: gbatch --export ALL,CUDA_LAUNCH_BLOCKING=1 … (kernels then fail where they are called)",
 )
-CARD = ("look at the card's errors: ginfo -l, gflow gpus", "an operator can drain it: gctl drain-gpu INDEX")
+CARD = (
+    "look at the card's errors: ginfo -l, gflow doctor",
+    "an operator can drain it: gctl drain --gpu INDEX",
+)
 
 RULES = (
     Rule(
@@ -46,6 +49,7 @@ RULES = (
         (*FIND_THE_KERNEL, "compute-sanitizer finds the access in a custom kernel",
          "if other jobs fail alike on this GPU, suspect the card: gqueue -a -f JOBID,STATE,GPUIDS"),
         "RuntimeError: CUDA error: an illegal memory access was encountered",
+        r"^(?!Search for `)",
     ),
     Rule(
         "gpu-hardware",

@@ -63,7 +63,7 @@ RULES = (
         "nccl-error",
         ("NCCL error in", "ncclSystemError", "ncclInternalError", "ncclInvalidUsage", "ncclUnhandledCudaError", "NCCL Error "),
         "NCCL failed: {kind}.",
-        ("NCCL_DEBUG=WARN prints the cause before this line: gjob redo {job} --env NCCL_DEBUG=WARN", *INTERFACE),
+        ("NCCL prints the cause before this line with: gbatch --export ALL,NCCL_DEBUG=WARN …", *INTERFACE),
         "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5",
         r"(?P<kind>unhandled system error|unhandled cuda error|internal error|invalid usage|ncclSystemError|ncclInternalError"
@@ -98,7 +98,7 @@ RULES = (
         "gloo-timeout",
         ("Timed out waiting", "connectFullMesh failed", "failed to pass monitoredBarrier", "successfully reached monitoredBarrier"),
         "A collective of gloo failed or timed out: one rank did not take part.",
-        (FIRST_RANK,),
+        (FIRST_RANK, "if none stopped, one is later than the time-out (data, a checkpoint): init_process_group(timeout=…)"),
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
         r"Timed out waiting \d+ms for (?:recv|send) operation|connectFullMesh failed(?!.*(?:by peer|refused))|monitoredBarrier",
         confidence=Confidence.LIKELY,
@@ -161,6 +161,15 @@ RULES = (
         r"failed \(exitcode: (?P<code>-?\d+)\)|ChildFailedError|exits with return code = (?P<code2>-?\d+)|MPI_ABORT was invoked|died with <Signals\.|Root Cause|CalledProcessError"
         r"|srun: error: \S+: tasks? \S+: Terminated|Horovod has been shut|exited with non-zero|worker died|actor is dead|ActorDied|KilledWorker",
         confidence=Confidence.POSSIBLE,
+        depth=Depth.CONSEQUENCE,
+    ),
+    Rule(
+        "rank-died",
+        ("gflow launch: rank",),
+        "Rank {rank} of the launch failed first: it {how}.",
+        ("its last lines follow in the log; all of its output is in the folder that gflow launch names",),
+        "gflow launch: rank 2 exited with code 1; the others were stopped",
+        r"^gflow launch: rank (?P<rank>\d+) (?P<how>was killed by \w+|exited with code \d+)",
         depth=Depth.CONSEQUENCE,
     ),
     Rule(

@@ -63,7 +63,7 @@ RULES = (
         "credentials",
         ("api_key not configured", "wandb.errors.UsageError", "Unable to locate credentials", "NoCredentialsError", "No API key configured", "ExpiredToken", "Login failed", "InvalidAccessKeyId", "401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden", "AuthenticationError", "could not read Username", "Permission denied (publickey", "Invalid username or password", "AccessDenied", "permission_denied", "401 Authorization Required", "error code 401", "Error 401", "Error 403", "[401]", "[403]", "HTTP 401", "HTTP 403", "do not have permission to access", "DefaultCredentialsError", "Host key verification failed", "HTTP Error 403", "HTTP Error 401", "occurred (403)", "occurred (401)"),
         "A service refuses the job's credentials, or there are none.",
-        ("log in once as the user of the job (wandb login, aws configure, huggingface-cli login), or pass the key with --env",),
+        ("log in once as the user of the job (wandb login, aws configure, huggingface-cli login), or export the key before gbatch",),
         "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
         confidence=Confidence.LIKELY,
     ),

@@ -45,11 +45,11 @@ RULES = (
     ),
     Rule(
         "missing-file",
-        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "does not exist", "NoSuchFile", "unable to open file: name", "Cannot open: No such file", "ot found", "ot Found", "missing paths", "NotADirectoryError", "Incorrect path_or_model_id"),
+        ("FileNotFoundError", "No such file or directory", "can't open file", "cannot access", "cannot stat", "does not exist", "NoSuchFile", "unable to open file: name", "Cannot open: No such file", "ot found", "ot Found", "missing paths", "NotADirectoryError", "Incorrect path_or_model_id"),
         "The file {path} does not exist.",
         ("the job starts in its folder of submission: compare gjob show {job} with the path (or use --chdir)",),
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
-        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot access '|unable to open file: name = '|FileNotFoundError: )(?P<path>[^'\n]{1,200})|^(?!.*(?:execve|exec\b|env:|nohup:)).*: '?(?P<path2>[^\s':]+)'?: (?:Cannot open: )?No such file or directory$|NotADirectoryError: \[Errno 20\] Not a directory: '(?P<path6>[^']+)|Incorrect path_or_model_id: '(?P<path7>[^']+)|NotFoundError: (?P<path8>/[^;\s]+); No such file|(?i:\b(?:path|file|directory|folder)\b):? ['\"]?(?P<path9>[/.][^\s'\"]*)['\"]? does not exist|^\[Errno 2\] No such file or directory: '(?P<path3>[^']+)|(?:[Ii]mage|[Ff]ile|[Dd]ataset|[Pp]ath|[Cc]heckpoint)s? (?:[Nn]ot [Ff]ound:? (?P<path4>[/.]\S+)|'(?P<path5>[^']+)' not found)",
+        r"(?:FileNotFoundError: (?:\[Errno 2\] )?No such file or directory: '?|can't open file '|cannot (?:access|stat) '|unable to open file: name = '|FileNotFoundError: )(?P<path>[^'\n]{1,200})|^(?!.*(?:execve|exec\b|env:|nohup:)).*: '?(?P<path2>[^\s':]+)'?: (?:Cannot open: )?No such file or directory$|NotADirectoryError: \[Errno 20\] Not a directory: '(?P<path6>[^']+)|Incorrect path_or_model_id: '(?P<path7>[^']+)|NotFoundError: (?P<path8>/[^;\s]+); No such file|(?i:\b(?:path|file|directory|folder)\b):? ['\"]?(?P<path9>[/.][^\s'\"]*)['\"]? does not exist|^\[Errno 2\] No such file or directory: '(?P<path3>[^']+)|(?:[Ii]mage|[Ff]ile|[Dd]ataset|[Pp]ath|[Cc]heckpoint)s? (?:[Nn]ot [Ff]ound:? (?P<path4>[/.]\S+)|'(?P<path5>[^']+)' not found)",
         confidence=Confidence.LIKELY,
     ),
     Rule(
@@ -172,7 +172,7 @@ RULES = (
         "assertion",
         ("AssertionError",),
         "An assertion of the program failed[: {text}].",
-        ("read the line below `Location`: the assertion says what the program expects",),
+        ("read the line of your own code above: the assertion says what the program expects",),
         "AssertionError: batch size must be divisible by the number of GPUs",
         r"^AssertionError(?:: (?P<text>[^\n]{1,150}))?",
         confidence=Confidence.LIKELY,

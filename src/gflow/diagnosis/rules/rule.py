@@ -1,7 +1,6 @@
 """One row of the rules: texts of a log, the cause they show, and what to do about it."""
 
-from __future__ import annotations
-
+# Annotations are not postponed: as texts they double the time to define a NamedTuple.
 import enum
 from typing import NamedTuple
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from gflow.diagnosis.rules.rule import Confidence, Depth, Rule
 
+NAN_ADVICE = (
+    "lower the learning rate or add warm-up, clip gradients, and prefer bf16 to fp16",
+    "torch.autograd.set_detect_anomaly(True) names the operation; look for bad samples in the data",
+)
+
 RULES = (
     Rule(
         "nan",
         ("Loss is nan", "loss is nan", "loss is NaN", "Loss is NaN", "loss is inf", "loss: nan", "loss=nan", "Loss: nan", "returned nan values in its", "NaN detected", "nan detected", "Non-finite loss", "non-finite loss",
          "probability tensor contains either `inf`, `nan`", "Input contains NaN", "invalid values: tensor([nan", "found invalid values", "Nan loss", "Nan or Inf found", "became NaN", "is nan", "Loss diverged", "NaN loss", "NaN or Inf", "nan or inf", "is not finite", "contains NaN", "'loss': nan", "train_loss=nan", "FloatingPointError", "encountered in the gradients"),
         "The loss or a value became NaN or infinite.",
-        ("lower the learning rate or add warm-up, clip gradients, and prefer bf16 to fp16",
-         "torch.autograd.set_detect_anomaly(True) names the operation; look for bad samples in the data"),
+        NAN_ADVICE,
         "FloatingPointError: Minimum loss scale reached (0.0001). Loss is nan, stopping training",
         r"(?i)nan|inf\b|finite|Minimum loss scale|invalid values",
         confidence=Confidence.LIKELY,
+    ),
+    Rule(
+        "nan",
+        ("oss nan", "oss NaN", "oss: NaN", "oss=NaN", "oss = nan", "oss = NaN", "oss inf", "oss: inf", "oss=inf", "oss = inf", "oss': inf"),
+        "The loss became NaN or infinite.",
+        NAN_ADVICE,
+        "epoch 3 step 34 train_loss nan lr 0.0003",
+        r"(?i)\b\w*loss'?(?:\s*[:=]\s*|\s+)(?:nan|inf)\b",
+        confidence=Confidence.POSSIBLE,
+        depth=Depth.GENERAL,
     ),
     Rule(
         "nan",
