@@ -40,6 +40,7 @@ class Device(ctypes.Structure):
         *_numbers(ctypes.c_int32, "memory_clock"),
         *_numbers(ctypes.c_uint64, "slowed", "ecc"),
         *_numbers(ctypes.c_int32, "width", "most_width", "node", "limping"),
+        *_numbers(ctypes.c_int32, "limit_milliwatts", "received_kb"),
         ("xid", ctypes.c_uint32),
         ("count", ctypes.c_int32),
         ("links", ctypes.c_uint32),
@@ -114,6 +115,7 @@ class MockGpus:
         device.parent, device.celsius, device.milliwatts = parent, 35, 70_000
         device.clock, device.memory_clock = 1200, 2600
         device.width = device.most_width = 16
+        device.limit_milliwatts = 400_000
         if parent >= 0:
             self[parent].mig = 1
         device.present = 1

@@ -19,6 +19,7 @@ typedef struct {
     int32_t mig, busy, busy_memory, milliwatts, celsius, clock, memory_clock;
     uint64_t slowed, ecc;
     int32_t width, most_width, node, limping; /* limping: row remapping failed */
+    int32_t limit_milliwatts, received_kb; /* power limit; bytes that arrive over PCIe in a second */
     uint32_t xid;
     int32_t count;
     uint32_t links; /* one bit per GPU that NVLink reaches */

@@ -68,6 +68,15 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) {
     *d = all->devices + order[i];
     return all->devices[order[i]].present ? OK : LOST;
 }
+int nvmlDeviceGetHandleByUUID(const char *uuid, device **d) {
+    int e = enter();
+    if (e) return e;
+    for (int i = 0; i < DEVICES; i++) {
+        *d = all->devices + i;
+        if ((*d)->present && !strcmp((*d)->uuid, uuid)) return OK;
+    }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetUUID(device *d, char *to, unsigned size) { int e = check(d); return e ? e : text(to, size, d->uuid); }
 int nvmlDeviceGetName(device *d, char *to, unsigned size) { int e = check(d); return e ? e : text(to, size, d->name); }
 
@@ -108,6 +117,14 @@ int nvmlDeviceGetUtilizationRates(device *d, rates *r) {
 }
 #define NUMBER(name, field) int name(device *d, unsigned *to) { int e = check(d); *to = d->field; return e; }
 NUMBER(nvmlDeviceGetPowerUsage, milliwatts)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, limit_milliwatts)
+int nvmlDeviceGetPowerManagementDefaultLimit(device *d, unsigned *to) { *to = 400000; return check(d); }
+int nvmlDeviceGetMaxClockInfo(device *d, int type, unsigned *to) { *to = 1410; return check(d); }
+int nvmlDeviceGetPcieThroughput(device *d, int counter, unsigned *to) {
+    int e = check(d);
+    *to = counter == 1 ? d->received_kb : 0;
+    return e;
+}
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, width)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, most_width)
 int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *to) { int e = check(d); *to = d->celsius; return e; }
