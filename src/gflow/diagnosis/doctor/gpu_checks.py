@@ -16,23 +16,17 @@ ADMIN = "ask the administrator: "
 
 def check_driver(facts: Facts) -> Iterator[CheckResult]:
     driver = facts.driver
+    if driver.has_no_gpu and facts.daemon.is_simulated:
+        return  # `check_daemon` says so
     if driver.is_absent:
-        yield warning(
-            "driver",
-            "there is no NVIDIA driver: jobs with --gpus cannot run here",
-            ADMIN + "apt install nvidia-driver",
-        )
+        yield _absent(driver)
         return
     if driver.trouble:
-        fix = (
-            "reboot, so that the loaded driver is the installed one"
-            if "mismatch" in driver.trouble.lower()
-            else (ADMIN + "nvidia-smi must work first")
-        )
-        yield problem("driver", f"the driver does not answer: {driver.trouble}", fix)
+        yield problem("driver", f"the driver does not answer: {driver.trouble}", _driver_fix(driver))
         return
     cuda = f", CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver.cuda else ""
-    yield ok("driver", f"driver {driver.version}{cuda}, {len(driver.gpus)} GPUs")
+    count = len(driver.gpus)
+    yield ok("driver", f"driver {driver.version}{cuda}, {count} GPU{'' if count == 1 else 's'}")
     if driver.closed_devices:
         names = ", ".join(driver.closed_devices)
         yield problem(
@@ -40,13 +34,61 @@ def check_driver(facts: Facts) -> Iterator[CheckResult]:
             f"you may not open {names}",
             ADMIN + "add you to the group of these devices (ls -l /dev/nvidia*)",
         )
-    if driver.xids:
-        numbers = ", ".join(map(str, sorted(set(driver.xids))))
-        yield warning(
-            "xid",
-            f"the kernel has logged Xid {numbers} since it started",
-            "journalctl -k --grep 'NVRM: Xid' shows when",
+    yield from _check_xids(driver)
+    yield from _check_mps(driver)
+
+
+def _driver_fix(driver: DriverFacts) -> str:
+    if "mismatch" in driver.trouble.lower():
+        return "reboot, so that the loaded driver is the installed one"
+    if driver.is_slow:
+        return "time nvidia-smi; nvidia-smi -pm 1 (as root) keeps the driver loaded"
+    return ADMIN + "nvidia-smi must work first"
+
+
+def _absent(driver: DriverFacts) -> CheckResult:
+    """Why there is no driver: no GPU, the open driver nouveau, no package, or a container without GPUs."""
+    if driver.has_nouveau:
+        return problem(
+            "driver",
+            "the open driver nouveau has the NVIDIA GPUs: CUDA does not run on it",
+            ADMIN + "apt install nvidia-driver, which disables nouveau, and reboot",
         )
+    if driver.on_bus:
+        return problem(
+            "driver",
+            f"{driver.on_bus} NVIDIA GPU(s) on the PCI bus, and no driver library (libnvidia-ml.so.1)",
+            "in a container: docker run --gpus all; else " + ADMIN + "apt install nvidia-driver",
+        )
+    return warning(
+        "driver",
+        "there is no NVIDIA GPU and no driver: jobs with --gpus cannot run here",
+        "gflowd up --simulate-gpus 4x80G tries gflow without a GPU",
+    )
+
+
+def _check_xids(driver: DriverFacts) -> Iterator[CheckResult]:
+    numbers = sorted(set(driver.xids))
+    faults = [number for number in numbers if number in driver.xid_meanings]
+    others = [number for number in numbers if number not in driver.xid_meanings]
+    when = "journalctl -k --grep 'NVRM: Xid' shows when"
+    if faults:
+        names = ", ".join(f"{number} ({driver.xid_meanings[number]})" for number in faults)
+        yield problem("xid", f"the kernel has logged faults of a GPU: Xid {names}", when)
+    if others:
+        text = f"the kernel has logged Xid {', '.join(map(str, others))}: mostly errors of programs"
+        yield warning("xid", text, when)
+
+
+def _check_mps(driver: DriverFacts) -> Iterator[CheckResult]:
+    if driver.is_mps_running:
+        yield warning(
+            "mps-running",
+            "an MPS server outside gflow runs: a crash of one of its programs ends all of them",
+            "echo quit | nvidia-cuda-mps-control",
+        )
+    elif driver.mps_program:
+        yield ok("mps", "MPS is installed: gpu.mps = true limits the memory of jobs that share a GPU")
 
 
 def check_gpus(facts: Facts) -> Iterator[CheckResult]:
@@ -59,7 +101,7 @@ def check_gpus(facts: Facts) -> Iterator[CheckResult]:
 
 def _check_gpu(gpu: GpuFacts) -> Iterator[CheckResult]:
     here = f"GPU {gpu.number}"
-    drain = f"gctl drain-gpu {gpu.number}; " + ADMIN + f"nvidia-smi -q -i {gpu.number}"
+    drain = f"gctl drain --gpu {gpu.number}; " + ADMIN + f"nvidia-smi -q -i {gpu.number}"
     if gpu.problem:
         yield problem("gpu-lost", f"{here} cannot be used: {gpu.problem}", drain)
         return
@@ -101,18 +143,14 @@ def _check_gpu_settings(gpu: GpuFacts, here: str) -> Iterator[CheckResult]:
             f"{here}: persistence mode is off; each job waits for the driver to load",
             "nvidia-smi -pm 1 (as root)",
         )
-    if gpu.compute_mode == PROHIBITED:
-        yield problem(
-            "gpu-mode",
-            f"{here}: compute mode is Prohibited; no job can use it",
-            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
-        )
-    elif gpu.compute_mode in EXCLUSIVE:
+    yield from _check_mig(gpu, here)
+    if gpu.has_ecc is False:
         yield warning(
-            "gpu-mode",
-            f"{here}: compute mode is exclusive; jobs cannot share it",
-            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
+            "gpu-ecc",
+            f"{here}: ECC is off; memory errors go unnoticed",
+            f"nvidia-smi -i {gpu.number} -e 1 (as root, then reboot)",
         )
+    yield from _check_compute_mode(gpu, here)
     if gpu.power_limit_w and gpu.power_usual_w and gpu.power_limit_w < 0.75 * gpu.power_usual_w:
         yield warning(
             "gpu-power",
@@ -128,76 +166,32 @@ def _check_gpu_settings(gpu: GpuFacts, here: str) -> Iterator[CheckResult]:
         )
 
 
-# The oldest driver for each major version of CUDA (minor version compatibility), from NVIDIA's CUDA
-# Toolkit release notes, table 2 and "CUDA Compatibility"; read in November 2026.
-OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
-# The first CUDA version whose libraries support a compute capability (same source, and the toolkit's
-# release notes): Volta, Turing, Ampere, Ada, Hopper, Blackwell.
-FIRST_CUDA = {
-    (7, 0): (9, 0), (7, 5): (10, 0), (8, 0): (11, 0), (8, 6): (11, 1), (8, 9): (11, 8), (9, 0): (11, 8),
-    (10, 0): (12, 8), (10, 3): (12, 9), (12, 0): (12, 8),
-}  # fmt: skip
-# The last CUDA major version that supports a compute capability: 13 dropped Maxwell, Pascal and Volta.
-LAST_MAJOR = {(5, 0): 12, (5, 2): 12, (6, 0): 12, (6, 1): 12, (7, 0): 12}
-
-
-def check_versions(facts: Facts) -> Iterator[CheckResult]:
-    """Whether PyTorch's CUDA fits the driver and the GPUs."""
-    python, driver = facts.python, facts.driver
-    torch = python.packages.get("torch")
-    if torch is None:
-        where = python.executable or "python3"
-        yield ok("torch", f"no PyTorch in the environment of {where}: not checked")
-        return
-    if not python.torch_cuda:
-        if driver.gpus:
-            yield problem(
-                "torch-cuda",
-                f"torch {torch} is a CPU build, and this machine has GPUs",
-                "install a CUDA build of torch in that environment",
-            )
-        else:
-            yield ok("torch", f"torch {torch} (CPU build)")
-        return
-    cuda = _version(python.torch_cuda)
-    yield from _check_driver_age(cuda, torch, driver)
-    yield from _check_capabilities(cuda, torch, driver)
-
-
-def _check_driver_age(cuda: tuple[int, int], torch: str, driver: DriverFacts) -> Iterator[CheckResult]:
-    if not driver.version:
-        return
-    oldest = OLDEST_DRIVER.get(cuda[0])
-    if oldest and _version(driver.version) < oldest:
+def _check_compute_mode(gpu: GpuFacts, here: str) -> Iterator[CheckResult]:
+    if gpu.compute_mode == PROHIBITED:
         yield problem(
-            "torch-driver",
-            f"torch {torch} uses CUDA {cuda[0]}.{cuda[1]}, which needs driver {oldest[0]}.{oldest[1]} or newer; this one is {driver.version}",
-            f"update the driver, or install torch for CUDA {driver.cuda[0] if driver.cuda else cuda[0] - 1}",
+            "gpu-mode",
+            f"{here}: compute mode is Prohibited; no job can use it",
+            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
         )
-    else:
-        yield ok("torch", f"torch {torch} with CUDA {cuda[0]}.{cuda[1]} fits driver {driver.version}")
+    elif gpu.compute_mode in EXCLUSIVE:
+        yield warning(
+            "gpu-mode",
+            f"{here}: compute mode is exclusive; jobs cannot share it",
+            f"nvidia-smi -i {gpu.number} -c DEFAULT (as root)",
+        )
 
 
-def _check_capabilities(cuda: tuple[int, int], torch: str, driver: DriverFacts) -> Iterator[CheckResult]:
-    for gpu in driver.gpus:
-        if not gpu.compute_capability:
-            continue
-        capability = _version(gpu.compute_capability)
-        first, last = FIRST_CUDA.get(capability), LAST_MAJOR.get(capability)
-        if first and cuda < first:
-            yield problem(
-                "torch-gpu",
-                f"torch {torch} (CUDA {cuda[0]}.{cuda[1]}) has no kernels for GPU {gpu.number} ({gpu.model}, sm_{capability[0]}{capability[1]})",
-                f"install torch for CUDA {first[0]}.{first[1]} or newer",
-            )
-        if last and cuda[0] > last:
-            yield problem(
-                "torch-gpu",
-                f"CUDA {cuda[0]} no longer supports GPU {gpu.number} ({gpu.model}, sm_{capability[0]}{capability[1]})",
-                f"install torch for CUDA {last}",
-            )
-
-
-def _version(text: str) -> tuple[int, int]:
-    parts = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
-    return (parts[0] if parts else 0, parts[1] if len(parts) > 1 else 0)
+def _check_mig(gpu: GpuFacts, here: str) -> Iterator[CheckResult]:
+    if gpu.is_mig_next is not None and gpu.is_mig != gpu.is_mig_next:
+        state = "on" if gpu.is_mig_next else "off"
+        yield warning(
+            "gpu-mig-pending",
+            f"{here}: MIG will be {state} after the next reset",
+            f"nvidia-smi -r -i {gpu.number} (as root, no jobs on it)",
+        )
+    if gpu.is_mig and not gpu.slices:
+        yield problem(
+            "gpu-mig-empty",
+            f"{here}: MIG is on, and the GPU has no MIG devices; no job can use it",
+            f"nvidia-smi mig -i {gpu.number} -lgip; nvidia-smi mig -i {gpu.number} -cgi ID -C (as root)",
+        )

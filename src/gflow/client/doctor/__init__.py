@@ -1,0 +1,1 @@
+"""`gflow doctor`: reads the facts of this machine and of jobs, and runs the self-test of GPUs."""
