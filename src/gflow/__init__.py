@@ -28,17 +28,20 @@ if TYPE_CHECKING:
     from gflow.library.job import JobFailed as JobFailed
     from gflow.library.job import JobList as JobList
     from gflow.library.job_sweep import Sweep as Sweep
+    from gflow.library.jobs import gpu_memory as gpu_memory
     from gflow.library.jobs import jobs as jobs
     from gflow.library.jobs import submit as submit
     from gflow.library.jobs import sweep as sweep
     from gflow.library.jobs import wait as wait
+    from gflow.library.machine_report import doctor as doctor
 
 __version__ = "0.1.0"
 _ERRORS = ("Forbidden", "NotFound", "ReadOnly", "Refused", "TooLarge", "TooMany", "Unauthorized",
            "Unreachable", "UsageError")  # fmt: skip
-_PLACES = dict.fromkeys(("jobs", "submit", "sweep", "wait"), "library.jobs")
+_PLACES = dict.fromkeys(("gpu_memory", "jobs", "submit", "sweep", "wait"), "library.jobs")
 _PLACES |= dict.fromkeys(("Job", "JobFailed", "JobList"), "library.job")
 _PLACES |= dict.fromkeys(("Executor", "map"), "library.executor") | {"Sweep": "library.job_sweep"}
+_PLACES["doctor"] = "library.machine_report"
 _PLACES |= dict.fromkeys(_ERRORS, "errors") | dict.fromkeys(("DaemonError", "Error"), "client.refusal")
 
 

@@ -8,11 +8,12 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
+from gflow.core.model import Block
 from gflow.daemon.monitors.gpu_samples import History, SampleRetention
 from gflow.gpu.aggregation import RunHistory, Stretch
 from gflow.gpu.census import Report
 from gflow.gpu.port import Card, Sample
-from gflow.store.samples import Batch, Mean, OfJob, Samples, peaks_of, samples_of
+from gflow.store.samples import Batch, Mean, OfJob, Samples, faults_of, peaks_of, samples_of
 from gflow.text.usage import sparkline, summary, usage_csv, usage_page
 from gflow.wire.answers.job_details import UsageAnswer, Used
 
@@ -144,3 +145,16 @@ def test_usage_page():
         == "2026-01-01T00:00:00Z,0,10,87.4,100,20480,510.2,61,1200.0,heat (driver)"
     )
     assert "no GPU history" in usage_page(replace(data, samples=[], totals=[]))
+
+
+def test_events_of_gpus_are_recorded_once(tmp_path):
+    path = tmp_path / "samples.db"
+    history = History(path, SampleRetention(7, 365))
+    hot = Report(blocked={1: Block("Unhealthy", "too hot"), 0: Block("Unmanaged", "a process")})
+    history.take(Report(xids=((0, 31),)), {}, {}, 5000.0)
+    for at in range(3):
+        history.take(hot, {}, {}, 5001.0 + at)
+    history.close(5006.0)
+    assert faults_of(path, (0, 1), 4999.5, 6000.0) == [(0, 5000, "Xid 31"), (1, 5001, "Unhealthy: too hot")]
+    assert faults_of(path, (0,), 5001.0, 6000.0) == []
+    assert faults_of(tmp_path / "none.db", (0,), 0, 1) == []

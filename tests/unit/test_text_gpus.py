@@ -47,6 +47,17 @@ def test_a_drained_machine_says_so_below():
     ]
 
 
+def test_device_isolation_is_said_where_users_share_gpus():
+    def devices(**more):
+        lines = gpu_details(replace(info([]), **more), FOUR).splitlines()
+        return [line for line in lines if line.startswith("Devices")]
+
+    assert devices() == []
+    assert devices(is_isolated=True) == ["Devices: a job can open only its own GPUs"]
+    problem = {"is_isolated": False, "isolation_problem": "no cgroup v2"}
+    assert devices(**problem) == ["Devices: a job can open every GPU: no cgroup v2"]
+
+
 def info(gpus, trouble="", reason=None):
     usual = {"driver": "", "limits": ["booked"], "allowed_gpu_indices": None}
     drained = {"drained": reason is not None, "drained_gpus": {}}

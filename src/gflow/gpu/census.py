@@ -31,6 +31,15 @@ class UnmanagedProcess(NamedTuple):
     tolerated: str = ""
 
 
+class JobProcess(NamedTuple):
+    """A process of a run on a GPU."""
+
+    pid: int
+    run: str
+    command: str
+    memory_mib: int | None
+
+
 class Report(NamedTuple):
     """The result of one census, by GPU index."""
 
@@ -42,6 +51,8 @@ class Report(NamedTuple):
     unmanaged: dict[int, tuple[UnmanagedProcess, ...]] = {}
     # Run -> GPU -> MiB that its processes use there.
     used: dict[str, dict[int, int]] = {}
+    # GPU -> the processes of runs there.
+    of_jobs: dict[int, list[JobProcess]] = {}
     # GPUs with processes that cannot be identified.
     unclear: frozenset[int] = frozenset()
     xids: tuple[tuple[int, int], ...] = ()
@@ -155,7 +166,7 @@ class Census:
         for process in card.processes:
             owner = self._owners.of(process.pid)
             if owner.run:
-                scene.add_use(owner.run, gpu.index, process)
+                scene.add_use(owner.run, gpu.index, process, owner.command)
                 if owner.run not in runs and self._stays(gpu, process, scene):
                     unmanaged.append(self._stray(gpu, process, owner.run))
             elif (
@@ -164,7 +175,7 @@ class Census:
                 and owner.contained
                 and self._started_by(runs[0], owner.started)
             ):
-                scene.add_use(runs[0], gpu.index, process)
+                scene.add_use(runs[0], gpu.index, process, owner.command)
             elif owner.is_known:
                 tolerated = self._tolerated(gpu.index, process, owner.started, is_mps=owner.is_mps)
                 unmanaged.append(
@@ -240,15 +251,18 @@ class _Scene:
         self.cards: dict[int, Card] = {}
         self.unmanaged: dict[int, tuple[UnmanagedProcess, ...]] = {}
         self.used: dict[str, dict[int, int]] = {}
+        self.of_jobs: dict[int, list[JobProcess]] = {}
         self.unclear: set[int] = set()
         self.times_seen: dict[tuple[str, int], int] = {}
 
-    def add_use(self, run: str, index: int, process: Process) -> None:
+    def add_use(self, run: str, index: int, process: Process, command: str = "") -> None:
         of_run = self.used.setdefault(run, {})
         of_run[index] = of_run.get(index, 0) + (process.memory_mib or 0)
+        found = JobProcess(process.pid, run, command, process.memory_mib)
+        self.of_jobs.setdefault(index, []).append(found)
 
     def report(self, gpus: tuple[Gpu, ...], xids: tuple[tuple[int, int], ...]) -> Report:
         return Report(
-            gpus, self.blocked, self.taken, "", self.cards, self.unmanaged, self.used,
+            gpus, self.blocked, self.taken, "", self.cards, self.unmanaged, self.used, self.of_jobs,
             frozenset(self.unclear), xids,
         )  # fmt: skip

@@ -28,7 +28,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Owner(NamedTuple):
-    """`run`: the name of a run of ours. Otherwise `user` and `command`; both empty: unknown."""
+    """`run`: the name of a run of ours; otherwise `user`. Without `run` and `command` it is unknown."""
 
     run: str = ""
     user: str = ""
@@ -72,7 +72,7 @@ class Owners:
             return Owner()
         run = self._run_of(pid)
         if run:
-            return Owner(run=run)
+            return Owner(run=run, command=self._command(pid))
         cgroup = self._read(pid, "cgroup") or b""
         return Owner(
             user=self._user(pid),

@@ -166,6 +166,30 @@ class Job:
         found: list[dict[str, Any]] = http.get(http.job_path(self.id, "/history"))["events"]
         return found
 
+    def profile(
+        self, *, steps: int = 5, memory: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Record the next steps of a running `gflow.train` run; returns what `gjob profile --json` prints.
+
+        `memory`: also a snapshot of the CUDA allocator. `timeout`: seconds without a step before it gives up.
+        """
+        from gflow.client.profile_trace import profile_view
+        from gflow.client.run_profile import PATIENCE_S, make_profile
+
+        place = http.get(http.job_path(self.id, "/profile"))
+        if os.geteuid() == 0 and place["uid"]:  # the user controls the path, which may be a link
+            raise Forbidden("root must use gjob profile for other users' jobs, which acts as their owner")
+        patience_s = PATIENCE_S if timeout is None else timeout
+        return profile_view(make_profile(place, steps=steps, memory=memory, patience_s=patience_s))
+
+    def diagnosis(self) -> dict[str, Any]:
+        """What `gjob why --json` prints: why the job waits (blockers, start), whether it is slow while it
+        runs (verdict, findings), or why it ended (findings with cause, advice and evidence, last_lines).
+        """
+        from gflow.client.job_explanation import explain_job
+
+        return explain_job(self.id)
+
     def _read_log(self, lines: int | None) -> str:
         path = self._log_path()
         if not os.path.exists(path):

@@ -86,6 +86,12 @@ def jobs(
     return JobList(map(ListedJob, found["jobs"]))
 
 
+def gpu_memory() -> list[dict[str, Any]]:
+    """The memory of each GPU and the processes on it, as in `gflow memory --json`."""
+    found: list[dict[str, Any]] = http.get("/gpus/memory")["gpus"]
+    return found
+
+
 def wait(
     jobs: Job | Iterable[Job | int | str], timeout: float | None = None, *, progress: bool = False
 ) -> JobList[ListedJob]:

@@ -126,6 +126,9 @@ def gpu_details(info: InfoAnswer, gpus: Sequence[Gpu]) -> str:
     if info.driver:
         lines.append(f"Driver: {info.driver}")
     lines.append(f"Memory limits of shared jobs: {', '.join(info.limits)}")
+    if info.is_isolated is not None:
+        why = f"a job can open every GPU: {info.isolation_problem}"
+        lines.append(f"Devices: {'a job can open only its own GPUs' if info.is_isolated else why}")
     for view in info.gpus:
         lines += ["", *_card(view)]
     return "\n".join(lines) + "\n" + drained_note(info.reason) + simulated_note(gpus)
@@ -145,14 +148,14 @@ def _card(view: GpuView) -> list[str]:
         lines.append(f"  Slowed by: {', '.join(view.slowed)}")
     lines.append(f"  State: {_state(view)}")
     for job in view.holders:
-        used = f", uses {_mib(job.used_mib)}" if job.used_mib is not None else ""
-        limit = f" of {_mib(job.limit_mib)}" if job.limit_mib else ""
+        used = f", uses {spell_mib(job.used_mib)}" if job.used_mib is not None else ""
+        limit = f" of {spell_mib(job.limit_mib)}" if job.limit_mib else ""
         whose = "Another job" if job.id is None else f"Job {job.id} ({job.name}) of {job.user}"
         lines.append(f"  {whose}{used}{limit}")
     for one in view.reserved:
         lines.append(f"  Reserved for {one.user} from {_local(one.start)} to {_local(one.end)}")
     for other in view.processes:
-        used = _mib(other.memory_mib) if other.memory_mib is not None else "memory unknown"
+        used = spell_mib(other.memory_mib) if other.memory_mib is not None else "memory unknown"
         note = f" ({other.tolerated}: blocks nothing)" if other.tolerated else ""
         lines.append(f"  Process {other.pid} of {other.user}: {other.command}, {used}{note}")
     return lines
@@ -173,10 +176,15 @@ def _local(time: str) -> str:
 
 def _memory(view: GpuView) -> str:
     used = view.used_mib
-    return _mib(view.memory_mib) if used is None else f"{_mib(used)} of {_mib(view.memory_mib)} used"
+    return (
+        spell_mib(view.memory_mib)
+        if used is None
+        else f"{spell_mib(used)} of {spell_mib(view.memory_mib)} used"
+    )
 
 
-def _mib(mib: int) -> str:
+def spell_mib(mib: int) -> str:
+    """Memory as `512 MiB` or `12.4 GiB`."""
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
@@ -192,7 +200,11 @@ def drained_note(reason: str | None) -> str:
 
 
 def simulated_note(gpus: Sequence[Gpu]) -> str:
-    count = sum(gpu.simulated for gpu in gpus)
+    return simulated_line(sum(gpu.simulated for gpu in gpus))
+
+
+def simulated_line(count: int) -> str:
+    """The note below a page about this many simulated GPUs."""
     if not count:
         return ""
     what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"

@@ -15,10 +15,17 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 UNREACHABLE = "(daemon unreachable since {}; retrying)"
 
 
-def watch(ask: Callable[[], bytes], interval_s: float, title: str, *, is_data: bool = False) -> int:
+def watch(
+    ask: Callable[[], bytes],
+    interval_s: float,
+    title: str,
+    *,
+    is_data: bool = False,
+    count: int | None = None,
+) -> int:
     """Show the answers of `ask` until Ctrl-C. If the daemon goes away, retry until it is back.
 
-    `is_data`: the answers are for programs, and nothing else is printed.
+    `is_data`: the answers are for programs, and nothing else is printed. `count`: end after so many.
     """
     is_terminal = os.isatty(1) and not is_data
     draw = _print if is_data else _draw if is_terminal else _append
@@ -32,6 +39,8 @@ def watch(ask: Callable[[], bytes], interval_s: float, title: str, *, is_data: b
                 "" if is_data and away else text + (away + "\n" if away else ""),
                 f"Every {interval_s} s: {title}",
             )
+            if count is not None and (count := count - 1) <= 0:
+                return 0
             time.sleep(interval_s)
             try:
                 text, away = ask().decode(errors="replace"), ""

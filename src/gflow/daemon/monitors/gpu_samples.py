@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from gflow.gpu.aggregation import GPU_SPAN, RunHistory, Runs, Stretch
 from gflow.gpu.census import Report
-from gflow.store.samples import Batch, Mean, OfJob, Samples
+from gflow.store.samples import Batch, GpuFault, Mean, OfJob, Samples
 
 log = logging.getLogger("gflow.history")
 WRITE_S = 5.0
 TIDY_S = 3600.0
+# Kinds of blocks that are recorded as events.
+UNHEALTHY = ("Unhealthy", "Lost")
 
 
 class SampleRetention(NamedTuple):
@@ -35,6 +37,7 @@ class History:
         self._runs: dict[tuple[str, int], RunHistory] = {}
         self._kinds: dict[str, str] = {}
         self._batch = Batch([], [], [])
+        self._unhealthy: dict[int, str] = {}
         self._written_at = 0.0
         self._todo: queue.SimpleQueue[tuple[Batch, float] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="history", daemon=True)
@@ -52,9 +55,25 @@ class History:
             for run in holders.get(index, ()):
                 self._add(run, index, report, now)
         ended = self._end_runs({(run, index) for index, runs in holders.items() for run in runs}, now)
-        if ended or now - self._written_at >= WRITE_S:
+        self._note_events(report, now)
+        if ended or self._batch.events or now - self._written_at >= WRITE_S:
             self._flush(now)
         self._kinds = dict(kinds)
+
+    def _note_events(self, report: Report, now: float) -> None:
+        """Record errors of the driver, and GPUs that have become unusable."""
+        texts = [(gpu, f"Xid {number}") for gpu, number in report.xids]
+        unhealthy = {gpu: str(why) for gpu, why in report.blocked.items() if why.kind in UNHEALTHY}
+        texts += [(gpu, text) for gpu, text in unhealthy.items() if self._unhealthy.get(gpu) != text]
+        self._unhealthy = unhealthy
+        if texts:
+            events = (GpuFault(gpu, int(now), text) for gpu, text in texts)
+            self._batch = self._batch._replace(events=(*self._batch.events, *events))
+
+    def peak_mib(self, run: str, index: int) -> int | None:
+        """The most memory of a running run on this GPU since it or the daemon started; None: no sample."""
+        history = self._runs.get((run, index))
+        return None if history is None else history.total.memory_mib
 
     def close(self, now: float) -> None:
         """Write the remaining samples; wait up to 2 s for the writer."""
