@@ -110,17 +110,20 @@ time.sleep(60)
 
 def test_a_signal_spares_the_batch_shell_or_reaches_only_it(daemon: Box) -> None:
     (daemon.work / "saving.py").write_text(SAVING)
-    os.mkfifo(daemon.work / "fifo")
+    gate = daemon.work / "gate"
+    for path in (gate, daemon.work / "fifo"):
+        os.mkfifo(path)
     programs = daemon.submit(f"{sys.executable} saving.py; echo shell")
     alone = daemon.submit(f"exec {sys.executable} saving.py")
-    shell = daemon.submit("trap 'echo trapped' USR1; (echo ready; exec sleep 0.6); echo $?")
+    shell = daemon.submit("trap 'echo trapped' USR1; (echo ready; exec cat gate); echo $?")
     plain = daemon.submit("bash", "-c", "echo ready; read < fifo")
     jobs = [str(job) for job in (programs, alone, shell, plain)]
     wait_until(lambda: all("ready" in daemon.text_of(int(job)) for job in jobs))
     daemon.ok("gcancel", "--signal", "USR1", "--batch", str(shell))
     daemon.ok("gcancel", "--signal", "USR1", str(programs), str(alone), str(plain))
-    ends = [daemon.finished(int(job))["signal"] for job in jobs]
-    assert ends == [None, None, None, 10]
+    assert [daemon.finished(job)["signal"] for job in (programs, alone, plain)] == [None, None, 10]
+    os.close(os.open(gate, os.O_RDWR))  # its signal was sent before those of the others
+    assert daemon.finished(shell)["signal"] is None
     assert [daemon.text_of(int(job)).split() for job in jobs[:3]] == [
         ["ready", "saving", "saved", "shell"],
         ["ready", "saving", "saved"],

@@ -221,7 +221,12 @@ print(made)
 """
 
 
-@pytest.mark.parametrize("limits", [[], ["--memory", "500M"]], ids=["plain", "with a memory limit"])
+@pytest.mark.parametrize(
+    ("shim", "limits"),
+    [("plain", []), ("python", []), ("python", ["--memory", "500M"])],
+    ids=["native", "python", "with a memory limit"],
+    indirect=["shim"],
+)
 def test_job_has_no_more_processes_than_it_may(box: Box, limits: list[str]) -> None:
     layers = find_layers(f"test-{os.getpid()}")
     remove_layers(layers)

@@ -120,6 +120,21 @@ def test_a_folder_that_another_daemon_sweeps_away_is_made_again(kernel, monkeypa
     cgroups.remove_layers(layers)
 
 
+def test_a_folder_that_is_swept_away_while_it_is_made_is_made_again(kernel, monkeypatch):
+    own, make, refused = place(kernel.root / "memory"), os.makedirs, []
+
+    def makedirs(path, exist_ok=False):
+        if not refused:
+            refused.append(path)
+            raise FileExistsError(17, "File exists", path)  # it existed, and then it did not
+        make(path, exist_ok=exist_ok)
+
+    monkeypatch.setattr(cgroups.os, "makedirs", makedirs)
+    layers = find_layers("x", Mounted({"memory": str(own)}))
+    assert refused and layers.memory == str(own / "gflow-x")
+    cgroups.remove_layers(layers)
+
+
 def test_our_own_places_are_read_from_the_kernels_tables():
     mounts = (
         "30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"

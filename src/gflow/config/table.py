@@ -216,6 +216,12 @@ SETTINGS = (
         "run jobs that share GPUs under an MPS server, so that the driver enforces their memory limit",
     ),
     Setting(
+        "gpu.isolate_devices",
+        "flag",
+        True,
+        "system mode: a job can open the device files of its own GPUs only",
+    ),
+    Setting(
         "gpu.auto_margin_percent",
         "count",
         10,

@@ -14,6 +14,7 @@ class GpuSettings(msgspec.Struct, kw_only=True, frozen=True):
     patience_s: int = 10
     trust_pids: bool = False
     mps: bool = False
+    isolate_devices: bool = True
     auto_margin_percent: int = 10
     idle_after_secs: int = 1800
     stop_idle_secs: int = 0

@@ -64,6 +64,12 @@ class Launch(NamedTuple):
     max_processes: int = 0
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
+    # Rules about devices (gpu/device_files.py); empty: it may open all.
+    devices: str = ""
+    # The job's folder on this machine, if it runs elsewhere.
+    here: str = ""
+    # Whether certainly no earlier daemon has launched it.
+    is_new: bool = False
 
     @property
     def run(self) -> Run:

@@ -350,9 +350,14 @@ def numbering_of(state: State) -> Numbering:
     return Numbering(held, parents_of(state.machine.gpu_names))
 
 
-def visible_devices(gpus: list[Gpu], by: str) -> str:
-    """CUDA_VISIBLE_DEVICES for these GPUs: indices, or UUIDs where CUDA numbers them differently."""
+def visible_devices(gpus: list[Gpu], by: str, *, is_isolated: bool = False) -> str:
+    """CUDA_VISIBLE_DEVICES for these GPUs: indices, or UUIDs where CUDA numbers them differently.
+
+    `is_isolated`: the job can open no others, and CUDA counts only what it can open.
+    """
     has_cuda_numbers = all(gpu.simulated or (gpu.number == gpu.index and not gpu.parent) for gpu in gpus)
+    if is_isolated:
+        has_cuda_numbers &= [gpu.index for gpu in gpus] == list(range(len(gpus)))
     if by == "index" and has_cuda_numbers:
         return ",".join(str(gpu.index) for gpu in gpus)
     return ",".join(gpu.uuid for gpu in gpus)

@@ -19,6 +19,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from gflow.targets.local.native_shim import restrict_devices
+
 UNLIMITED_WEIGHT = 100
 REMOVE_TRIES = 50
 
@@ -186,8 +188,11 @@ class Group:
         self._pids = f"{layers.pids}/{name}" if layers.pids else ""
         self._made: list[str] = []
 
-    def make(self, memory_mib: int, cpus: int, max_processes: int) -> bool:
-        """Create the folders and set limits; whether the kernel enforces the memory limit."""
+    def make(self, memory_mib: int, cpus: int, max_processes: int, devices: str = "") -> bool:
+        """Create the folders and set limits; whether the kernel enforces the memory limit.
+
+        `devices`: rules about devices. OSError: they cannot be enforced.
+        """
         limits = ((self._memory, memory_mib), (self._cpu, cpus), (self._pids, max_processes))
         wanted = {self._kill, *(folder for folder, limit in limits if limit)} - {""}
         for folder in sorted(wanted):
@@ -196,6 +201,8 @@ class Group:
                 self._made.append(folder)
             except OSError:
                 continue
+        if devices:
+            restrict_devices(self._kill, devices)
         if cpus and self._cpu in self._made:
             with suppress(OSError):
                 self._set_cpu_weight(cpus)
@@ -299,6 +306,11 @@ class Group:
                     break
         self._made = []
 
+    @property
+    def is_found(self) -> bool:
+        """Whether this group exists where devices are restricted."""
+        return self._kill in self._made
+
     def find(self) -> Group:
         """Attach to the folders of this group that an earlier process has created."""
         self._made = [
@@ -337,7 +349,8 @@ def hold_base(folder: str, tag: str) -> str:
     path = f"{folder}/{PREFIX}{tag}"
     try:
         while path not in _base_locks:
-            os.makedirs(path, exist_ok=True)
+            with suppress(FileExistsError):  # another daemon removed it between two system calls
+                os.makedirs(path, exist_ok=True)
             if (fd := _open_locked(path)) is not None:
                 _base_locks[path] = fd
         return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""

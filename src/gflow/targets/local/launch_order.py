@@ -51,6 +51,7 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         max_processes=launch.max_processes,
         unkillable_s=launch.unkillable_s,
         user=job.user if launch.uid is not None else "",
+        devices=launch.devices,
     )
 
 

@@ -84,6 +84,8 @@ class Order(NamedTuple):
     unkillable_s: int = 0
     # The name of the account that `uid` must have; empty: any.
     user: str = ""
+    # Which devices it may open (`native/devices.c`); empty: all.
+    devices: str = ""
 
     @property
     def fits_native(self) -> bool:
@@ -125,14 +127,17 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.max_processes,
         b"%d" % order.unkillable_s,
         text(order.user),
+        text(order.devices),
     ]
 
 
 def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
+    # A native shim that started before an upgrade may hand over an order without the last fields.
+    fields = fields + [b""] * (len(Order._fields) + 2 - len(fields))
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot, terminal, exec_job, max_processes, unkillable_s, user) = fields  # fmt: skip
+     snapshot, terminal, exec_job, max_processes, unkillable_s, user, devices) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -161,6 +166,7 @@ def from_fields(fields: list[bytes]) -> Order:
         max_processes=int(max_processes),
         unkillable_s=int(unkillable_s),
         user=text(user),
+        devices=text(devices),
     )
 
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from gflow.targets.local.cgroups import Layers, find_layers, remove_layers, sweep_others, sweep_shims
+from gflow.targets.local.native_shim import NATIVE_SHIM
 from gflow.targets.local.protocol import pack, unpack
-from gflow.targets.local.zygote import FORK_FAILED, NATIVE_SHIM
+from gflow.targets.local.zygote import FORK_FAILED
 from gflow.targets.port import Run
 
 # Idle shims kept for the next jobs, native (True) and Python. A native one uses 0.25 MB, a Python one 2 MB.

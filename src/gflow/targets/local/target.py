@@ -19,6 +19,7 @@ from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.launch_epoch import launch_epoch
 from gflow.targets.local.launch_order import Places, exec_order, order_of
+from gflow.targets.local.native_shim import find_restriction_error
 from gflow.targets.local.orphans import kill_orphans, ticks
 from gflow.targets.local.protocol import to_fields
 from gflow.targets.local.shim.process_tree import send_job
@@ -104,6 +105,10 @@ class LocalTarget:
         if not os.path.isdir(self._job_files_dir):  # system mode: users may enter it, not list it
             os.mkdir(self._job_files_dir)
             os.chmod(self._job_files_dir, 0o711)
+
+    def find_isolation_problem(self) -> str:
+        """Why the devices of jobs cannot be restricted on this machine; empty: they can be."""
+        return find_restriction_error(self._shims.layers.kill)
 
     def warm_up(self) -> None:
         """Fork an idle shim before the first job needs one."""

@@ -15,11 +15,10 @@ from contextlib import suppress
 
 from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Layers, drop_shim_groups, find_layers, remove_layers
+from gflow.targets.local.native_shim import NATIVE_SHIM
 from gflow.targets.local.protocol import pack
 from gflow.targets.local.shim import shim
 
-# The native shim; missing if gflow was installed without a compiler.
-NATIVE_SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
 TAKE_OVER = "take-over"
 # Message on the channel of a shim that could not be forked, with the reason.
 FORK_FAILED = b"unborn"

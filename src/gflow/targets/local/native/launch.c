@@ -20,12 +20,14 @@
 /* ------------------------------------------------------------ the child */
 
 /* fork() directly into a control group: moving a process into one later takes milliseconds. */
-static pid_t fork_into(int group) {
+static pid_t fork_into(int group, bool *in_group) {
+    *in_group = false;
     if (group >= 0) {
         struct clone_args args = {
             .flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (uint64_t)group,
         };
         pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+        *in_group = pid >= 0;
         if (pid >= 0) return pid;
     }
     return fork();
@@ -39,7 +41,8 @@ bool fork_child(Child *child, int group) {
         close(orders[1]);
         return false;
     }
-    pid_t pid = fork_into(group);
+    bool in_group;
+    pid_t pid = fork_into(group, &in_group);
     if (pid == 0) {
         close(orders[1]);                                 /* else we would not notice the end of the shim */
         close(trouble[0]);
@@ -52,7 +55,7 @@ bool fork_child(Child *child, int group) {
         close(trouble[0]);
         return false;
     }
-    *child = (Child){pid, orders[1], trouble[0], start_time(pid)};
+    *child = (Child){pid, orders[1], trouble[0], start_time(pid), in_group};
     return true;
 }
 

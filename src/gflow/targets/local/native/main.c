@@ -2,6 +2,8 @@
  *
  * GROUP is the folder in which it may create its own control group, or empty. PIDS is the same for a version 1 group
  * that counts processes. PYTHON… is the command line of shim.py, which takes over where this shim is not enough.
+ *
+ * gflow-shim restrict GROUP RULES: restricts the devices of a control group, for shim.py. Exits with an error number.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -99,6 +101,24 @@ static void replace_group(Shim *shim) {
     shim->group = made ? open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     shim->killed = false;
     shim->max_processes = -1;
+    free(shim->device_rules);
+    shim->device_rules = NULL;
+    if (shim->device_program >= 0) close(shim->device_program);
+    shim->device_program = -1;
+}
+
+/* Let the job open only its own GPUs. False: see errno. */
+static bool limit_devices(Shim *shim, const Message *order) {
+    const char *rules = order->field[DEVICES].at;
+    if (!strcmp(rules, shim->device_rules ? shim->device_rules : "")) return true;
+    if (shim->group < 0) {
+        errno = ENOTSUP;
+        return false;
+    }
+    if (!restrict_devices(shim->group, rules, &shim->device_program)) return false;
+    free(shim->device_rules);
+    shim->device_rules = strdup(rules);
+    return true;
 }
 
 /* Remove our group. The base folder is locked by all processes that need it (cgroups.py); the last one removes it. */
@@ -263,6 +283,13 @@ static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_own
     Leases none = {.count = 0};
     for (int tries = 0; tries < 3; tries++) {
         if (!shim->child.pid && !fork_child(&shim->child, shim->group)) return false;
+        if (shim->device_program >= 0 && !shim->child.in_group) {   /* its devices are not restricted */
+            close(shim->child.orders);
+            close(shim->child.trouble);
+            shim->child.pid = 0;
+            errno = EAGAIN;
+            continue;
+        }
         write_identities(shim, record);
         bool sent = send_order(shim->child.orders, &shim->order, is_owned ? &none : leases);
         close(shim->child.orders);
@@ -302,7 +329,10 @@ static void run(Shim *shim, const Message *order) {
         return;
     }
     limit_processes(shim, number(order, MAX_PROCESSES));
-    if (take_leases(order->field[LEASES], has_owner(order), &held))
+    if (!limit_devices(shim, order)) {
+        held.count = 0;
+        defer("its devices cannot be restricted: ", errno, &end);
+    } else if (take_leases(order->field[LEASES], has_owner(order), &held))
         run_job(shim, order, record, &held, &end);
     else if (errno != EWOULDBLOCK && is_shortage(errno))
         defer("", errno, &end);
@@ -353,8 +383,9 @@ static void serve(Shim *shim) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "restrict")) return restrict_group(argv[2], argv[3]);
     if (argc < 5) return 2;
-    Shim shim = {.channel = atoi(argv[1]), .max_processes = -1, .python = argv + 4};
+    Shim shim = {.channel = atoi(argv[1]), .max_processes = -1, .device_program = -1, .python = argv + 4};
     sigset_t ours;
     sigemptyset(&ours);
     sigaddset(&ours, SIGCHLD);

@@ -114,9 +114,10 @@ void note_in_log(const Message *order, const char *line) {
 static void append_last_line(const Message *order, const char *text) {
     const char *slash = strrchr(order->field[RECORD].at, '/'), *name = slash ? slash + 1 : order->field[RECORD].at;
     const char *dot = strrchr(name, '.');
-    /* The job is gone: its log is not made again, and a pipe would block or have another reader. */
-    int log = open(order->field[LOG].at, O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat found;
+    /* The job is gone: its log is not made again. To open a pipe would let other jobs that wait for its reader go on. */
+    if (stat(order->field[LOG].at, &found) || !S_ISREG(found.st_mode)) return;
+    int log = open(order->field[LOG].at, O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (log >= 0 && !fstat(log, &found) && S_ISREG(found.st_mode)) {
         char last = '\n';
         if (found.st_size && pread(log, &last, 1, found.st_size - 1) != 1) last = '\n';

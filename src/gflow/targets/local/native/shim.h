@@ -22,7 +22,7 @@ typedef struct {
 enum Field {
     KIND, KEY, ATTEMPT, RECORD, CWD, UMASK, LOG, ERROR_LOG, LOG_CAP, GRACE, STOP_FILE, MEMORY_MIB, CPUS,
     LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, UID, SNAPSHOT,
-    TERMINAL, EXEC_JOB, MAX_PROCESSES, UNKILLABLE_S, USER, FIELDS
+    TERMINAL, EXEC_JOB, MAX_PROCESSES, UNKILLABLE_S, USER, DEVICES, FIELDS
 };
 
 /* One message: its fields are zero-terminated in place, so each is a C string too. */
@@ -61,6 +61,7 @@ typedef struct {
     int orders;                                            /* our end of the socket on which it waits */
     int trouble;                                           /* pipe for the reason if it cannot execute the job */
     unsigned long long started;
+    bool in_group;                                         /* whether it was forked into the control group */
 } Child;
 
 typedef struct {
@@ -84,6 +85,13 @@ void note_in_log(const Message *order, const char *line);
 void write_last_line(const Message *order, const char *text);
 bool write_snapshot(const Message *order);
 
+/* ------------------------------------------------------------ devices */
+
+/* Replace the program of a group by one for these rules; none if they are empty. False: see errno. `attached`: its
+ * descriptor, -1: none. */
+bool restrict_devices(int group, const char *rules, int *attached);
+int restrict_group(const char *path, const char *rules);   /* once, by path; 0 or an error number */
+
 #define SHORT_SLICE 100000                                 /* in ns; the kernel's minimum */
 
 /* ------------------------------------------------------------ this process */
@@ -97,6 +105,8 @@ typedef struct {
     char pids_path[4096];                                  /* our version 1 group that counts processes; empty: none */
     long max_processes;                                    /* limit set in both groups; -1: not set yet */
     bool killed;                                           /* the group was killed and must be replaced */
+    char *device_rules;                                    /* those of the group; NULL: none yet */
+    int device_program;                                    /* that carries them out; -1: none */
     char boot[64];
     unsigned long long namespace, started;
     Child child;                                           /* waits for the next order; pid 0: none */

@@ -278,7 +278,10 @@ def write_last_line(order: Order, text: str) -> None:
     label = os.path.basename(order.record).rpartition(".")[0]
 
     def note() -> None:
-        # The job is gone: its log is not made again, and a pipe would block or have another reader.
+        # The job is gone: its log is not made again. To open a pipe would let other jobs that wait for its
+        # reader go on.
+        if not stat.S_ISREG(os.stat(order.log).st_mode):
+            return
         log = os.open(order.log, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         status = os.fstat(log)
         if stat.S_ISREG(status.st_mode):

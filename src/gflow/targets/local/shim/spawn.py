@@ -39,17 +39,18 @@ class StartedJob(NamedTuple):
 def launch(order: Order, layers: Layers) -> StartedJob:
     """Start the job's process, with its own session, environment, folder, umask and logs."""
     group, is_limit_held = None, False
-    if order.memory_mib or order.cpus:
+    needs_group = order.memory_mib or order.cpus or order.max_processes or order.devices
+    if needs_group and not order.exec_job:
         group = Group(layers, os.path.basename(order.record))
-        is_limit_held = group.make(order.memory_mib, order.cpus, order.max_processes)
+        is_limit_held = _make_group(group, order)
     if order.uid is not None and order.script is not None:
         write_snapshot(order)
+    groups = [group] if group is not None else _groups_of_job(order, layers)
     listener = terminal_protocol.listen(order.terminal, order.uid) if order.terminal else None
     trouble, trouble_in = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         os.close(trouble)
-        groups = [group] if group is not None else _groups_of_job(order, layers)
         _become(order, groups, trouble_in, listener)
     os.close(trouble_in)
     if listener is not None:
@@ -57,9 +58,21 @@ def launch(order: Order, layers: Layers) -> StartedJob:
     return StartedJob(pid, trouble, group, is_limit_held)
 
 
+def _make_group(group: Group, order: Order) -> bool:
+    """Make the job's control group; whether the kernel enforces the memory limit."""
+    try:
+        return group.make(order.memory_mib, order.cpus, order.max_processes, order.devices)
+    except OSError as error:  # a problem of the machine, not of the job
+        group.remove()
+        raise OSError(errno.EAGAIN, f"its devices cannot be restricted: {error.strerror}") from None
+
+
 def _groups_of_job(order: Order, layers: Layers) -> list[Group]:
     """The control groups of the job in which a command is executed (`gjob exec`)."""
-    return [Group(layers, name).find() for name in order.exec_job[2:]]
+    groups = [Group(layers, name).find() for name in order.exec_job[2:]]
+    if order.exec_job and order.devices and not any(group.is_found for group in groups):
+        raise OSError(errno.ESRCH, "the job has ended")
+    return groups
 
 
 def _become(order: Order, groups: list[Group], trouble: int, listener: socket.socket | None) -> NoReturn:

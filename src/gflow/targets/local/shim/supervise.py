@@ -269,8 +269,8 @@ class Watch:
     def _join_group(self) -> None:
         """Move all processes of the job to a control group of its own, so that one write kills them."""
         group = Group(self._layers, os.path.basename(self._order.record))
-        group.make(0, 0, self._order.max_processes)
         with suppress(OSError):
+            group.make(0, 0, self._order.max_processes, self._order.devices)
             for pid in descendants(os.getpid()):
                 group.join(pid)
         self._group = group
