@@ -22,7 +22,7 @@ SRC = str(ROOT / "src")
 sys.path[:0] = [SRC, str(ROOT / ".carry/wheels")]
 
 from gflow.ml.launch import nccl  # noqa: E402
-from gflow.targets.slurm import node_usage  # noqa: E402
+from gflow.targets.slurm.commands import node_usage  # noqa: E402
 
 BUSY = """
 import time, torch

@@ -8,7 +8,7 @@ import pytest
 from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import RemoteState
 from gflow.daemon.execution import cluster_forecast
-from gflow.targets.slurm.slurm_cli import CommandResult
+from gflow.targets.slurm.commands.slurm_cli import CommandResult
 
 from .builders import job
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from gflow.core.reasons import parse
 from gflow.targets.port import End
-from gflow.targets.slurm import slurm_cli
+from gflow.targets.slurm.commands import slurm_cli
 from gflow.targets.slurm.poll import FinalRun, end_of
-from gflow.targets.slurm.reasons import in_words
+from gflow.targets.slurm.commands.reasons import in_words
 from gflow.targets.slurm.shared_folder import Exit
-from gflow.targets.slurm.slurm_cli import FINAL, Row, Verdict
+from gflow.targets.slurm.commands.slurm_cli import FINAL, Row, Verdict
 
 TAG = "gflow:0123456789:42.1:0"
 # Lines of squeue -h -r -o SQUEUE_FORMAT, by release.

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.slurm import cluster_info
-from gflow.targets.slurm.cluster_info import Limits, Size, parse_limits, parse_owner, parse_qos, parse_sizes
-from gflow.targets.slurm.slurm_cli import advise
+from gflow.targets.slurm.commands import cluster_info
+from gflow.targets.slurm.commands.cluster_info import Limits, Size, parse_limits, parse_owner, parse_qos, parse_sizes
+from gflow.targets.slurm.commands.slurm_cli import advise
 
 # From 20.11 on; a plus where nodes differ, sockets in brackets, other resources beside GPUs.
 SINFO = """main*|4|8|16000|(null)|gpu:a100:4

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.slurm import node_usage
-from gflow.targets.slurm.node_usage import parse_probe
+from gflow.targets.slurm.commands import node_usage
+from gflow.targets.slurm.commands.node_usage import parse_probe
 from gflow.text.usage import nodes_csv, nodes_page
 from gflow.wire.answers.job_details import GpuOnNode
 

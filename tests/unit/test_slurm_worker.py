@@ -13,7 +13,7 @@ from gflow.core.task_set import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import SharedFolder
-from gflow.targets.slurm.slurm_cli import CommandResult
+from gflow.targets.slurm.commands.slurm_cli import CommandResult
 from gflow.targets.slurm.tracker import Tracker
 from gflow.targets.slurm.worker import SlurmWorker
 

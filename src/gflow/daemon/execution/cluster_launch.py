@@ -17,8 +17,8 @@ from gflow.errors import Refused, unknown
 from gflow.options.job_options import JOB
 from gflow.targets.port import Launch
 from gflow.targets.routing import Targets
-from gflow.targets.slurm import slurm_cli
-from gflow.targets.slurm.slurm_cli import advise
+from gflow.targets.slurm.commands import slurm_cli
+from gflow.targets.slurm.commands.slurm_cli import advise
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of
 from gflow.wire.requests import ParsedJob

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from gflow.core.reasons import LOST, PREEMPTED, TIME_LIMIT, WITHDRAWN, Reason, ReasonKind
 from gflow.targets.port import End
-from gflow.targets.slurm import slurm_cli
-from gflow.targets.slurm.reasons import in_words
+from gflow.targets.slurm.commands import slurm_cli
+from gflow.targets.slurm.commands.reasons import in_words
 from gflow.targets.slurm.shared_folder import Exit, RunFiles
-from gflow.targets.slurm.slurm_cli import Row, Verdict
+from gflow.targets.slurm.commands.slurm_cli import Row, Verdict
 from gflow.targets.slurm.tracker import (
     LOOK_S,
     Candidate,

@@ -7,7 +7,7 @@ import os
 
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.targets.port import End, Launch
-from gflow.targets.slurm import slurm_cli
+from gflow.targets.slurm.commands import slurm_cli
 from gflow.targets.slurm.tracker import (
     LOOK_S,
     Candidate,

@@ -15,7 +15,7 @@ from gflow.core.events import RemoteStatus
 from gflow.targets.port import Ended, Launch, Run
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import SharedFolder
-from gflow.targets.slurm.slurm_cli import Slurm
+from gflow.targets.slurm.commands.slurm_cli import Slurm
 from gflow.targets.slurm.tracker import Tracker
 from gflow.targets.slurm.worker import SlurmWorker
 

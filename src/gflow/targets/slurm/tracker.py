@@ -16,11 +16,11 @@ from gflow.core.events import RemoteStatus
 from gflow.core.ids import job_key
 from gflow.core.reasons import NO_REASON, ReasonKind
 from gflow.targets.port import End, Ended, Launch, Run
-from gflow.targets.slurm.reasons import in_words
+from gflow.targets.slurm.commands.reasons import in_words
 from gflow.targets.slurm.script import ScriptInputs, interpreter_of, script_of, shapes_of
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import Claim, SharedFolder
-from gflow.targets.slurm.slurm_cli import Slurm
+from gflow.targets.slurm.commands.slurm_cli import Slurm
 
 log = logging.getLogger("gflow.slurm")
 # Seconds between two looks at the shared folder while there is any submission.

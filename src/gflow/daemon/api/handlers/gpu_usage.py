@@ -16,8 +16,8 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import slurm_of
 from gflow.errors import Refused
 from gflow.store.samples import OfJob, samples_of
-from gflow.targets.slurm.node_usage import parse_probe
-from gflow.targets.slurm.slurm_cli import complaint
+from gflow.targets.slurm.commands.node_usage import parse_probe
+from gflow.targets.slurm.commands.slurm_cli import complaint
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.text.usage import nodes_csv, nodes_page, usage_csv, usage_page
 from gflow.wire.answers.job_details import OnNode, UsageAnswer, Used

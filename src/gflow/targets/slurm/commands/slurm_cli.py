@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gflow.errors import did_you_mean
-from gflow.targets.slurm import cluster_info, node_usage
-from gflow.targets.slurm.cluster_info import Size
+from gflow.targets.slurm.commands import cluster_info, node_usage
+from gflow.targets.slurm.commands.cluster_info import Size
 
 # Slurm's commands give up after about 9 seconds when the controller does not answer.
 TIMEOUT_S = 12.0

@@ -1,0 +1,1 @@
+"""Slurm's commands: run them, parse what they print, and name its reasons and refusals."""
