@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from gflow.core.reasons import parse
 from gflow.targets.port import End
 from gflow.targets.slurm.commands import slurm_cli
-from gflow.targets.slurm.poll import FinalRun, end_of
+from gflow.targets.slurm.commands.command_runner import is_unreachable
 from gflow.targets.slurm.commands.reasons import in_words
-from gflow.targets.slurm.shared_folder import Exit
 from gflow.targets.slurm.commands.slurm_cli import FINAL, Row, Verdict
+from gflow.targets.slurm.poll import FinalRun, end_of
+from gflow.targets.slurm.shared_folder import Exit
 
 TAG = "gflow:0123456789:42.1:0"
 # Lines of squeue -h -r -o SQUEUE_FORMAT, by release.
@@ -150,6 +151,11 @@ def test_scontrol_of_all_releases(text):
         # A step that was not asked for; a field that is empty.
         ("17.batch|FAILED|1:0\n17|TIMEOUT|0:0\n", "17", Verdict("TIMEOUT", 0, None)),
         ("17|NODE_FAIL|0:0|\n", "17", Verdict("NODE_FAIL", 0, None)),
+        ("17|COMPLETED|0:0|a|b\n", "17", Verdict("COMPLETED", 0, None, "a|b")),
+        # An array, of which all tasks or not all have ended.
+        ("17_0|CANCELLED by 0|0:0|x\n17_1|COMPLETED|0:0|x\n", "17", Verdict("COMPLETED", 0, None, "x")),
+        ("17_0|CANCELLED by 0|0:0|x\n17_[1-3]|PENDING|0:0|x\n", "17", None),
+        ("170_0|CANCELLED by 0|0:0|x\n", "17", None),
         ("", "17", None),
         ("Slurm accounting storage is disabled", "17", None),
     ],
@@ -174,7 +180,7 @@ def test_sacct_output_is_parsed(text, id, verdict):
     ],
 )
 def test_a_controller_that_is_not_there(text):
-    assert slurm_cli.is_unreachable(text)
+    assert is_unreachable(text)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,7 @@ def test_a_controller_that_is_not_there(text):
     ],
 )  # fmt: skip
 def test_a_refusal_in_one_line(text, said):
-    assert not slurm_cli.is_unreachable(text)
+    assert not is_unreachable(text)
     assert slurm_cli.complaint(text) == said
 
 
@@ -260,3 +266,9 @@ def test_slurm_state_is_used_without_a_run_record():
 def test_unknown_states_are_not_final():
     assert not Row("1", "1", None, "EXPEDITING", "", "", "").is_final
     assert "COMPLETING" not in FINAL
+
+
+def test_a_sentence_of_slurm_is_a_reason():
+    sentence = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+    assert in_words(sentence) == sentence
+    assert in_words("ReqNodeNotAvail, UnavailableNodes:node1").startswith("ReqNodeNotAvail: nodes it needs")

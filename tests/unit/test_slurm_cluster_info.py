@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.targets.slurm.commands import cluster_info
-from gflow.targets.slurm.commands.cluster_info import Limits, Size, parse_limits, parse_owner, parse_qos, parse_sizes
+from gflow.targets.slurm.commands.cluster_info import (
+    Limits,
+    Size,
+    parse_limits,
+    parse_owner,
+    parse_partitions,
+    parse_qos,
+    parse_sizes,
+)
 from gflow.targets.slurm.commands.slurm_cli import advise
 
 # From 20.11 on; a plus where nodes differ, sockets in brackets, other resources beside GPUs.
@@ -26,6 +34,26 @@ def test_partition_sizes_are_parsed():
     assert a100 == Size("a100", False, 12, 128, 512000, ("a100", "ib"), 4, ("a100",))
     assert (mixed.gpus, mixed.gpu_types) == (3, ("v100", "t4"))
     assert (cpu.gpus, cpu.gpu_types) == (0, ())
+
+
+NODES = [
+    ("main*", "mix", "7-00:00:00", "8", "16000", "gpu:a100:4(S:0)", "gpu:a100:3(IDX:0-2)"),
+    ("main*", "idle", "7-00:00:00", "16", "15000", "gpu:a100:4(S:0)", "gpu:a100:0(IDX:N/A)"),
+    ("main*", "idle*", "7-00:00:00", "8", "16000", "gpu:v100:2", "gpu:v100:0(IDX:N/A)"),
+    ("cpu", "drain", "infinite", "64", "256000", "(null)", "gpu:0"),
+    ("slurm_load_partitions: Unable to contact", "", "", "", "", "", ""),
+]
+
+
+def test_partitions_are_parsed():
+    widths = cluster_info.NODE_FIELDS.values()
+    lines = ["".join(map(str.ljust, fields, widths)) for fields in NODES]
+    main, cpu = parse_partitions("\n".join(lines))
+    assert (main.name, main.is_default, main.time_limit) == ("main", True, "7-00:00:00")
+    assert (main.nodes, main.idle, main.unusable) == (3, 1, 1)
+    assert (main.cpus, main.memory_mib) == (8, 15000)
+    assert (main.gpus, main.gpus_free, main.gpu_types) == (10, 5, ("a100", "v100"))
+    assert cpu[:6] == ("cpu", False, "", 1, 0, 1) and cpu[8:] == (0, 0, ())
 
 
 def test_association_limits_are_parsed():
@@ -101,6 +129,7 @@ class FakeSlurm:
             "cpu has 1 node, each with 0 GPUs, 64 CPUs and 250 GiB of memory",
         ),
         ("Invalid license specification", {}, ""),
+        ("Job violates accounting/QOS policy (job submit limit, …)", {"account": "lab"}, ""),
     ],
 )
 def test_submission_error_advice(complaint, names, hint):

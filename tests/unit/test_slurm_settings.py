@@ -27,7 +27,42 @@ def test_a_cluster():
             "did you mean targets.x.account?",
         ),
         ({"type": "slurm", "poll_secs": "x"}, "f: targets.x.poll_secs takes a whole number", ""),
+        (
+            {"type": "slurm", "sbatch": ["--comment=site"]},
+            "f: targets.x.sbatch cannot set --comment: gflow finds its jobs by it",
+            "gbatch --comment TEXT is shown by gjob show",
+        ),
+        (
+            {"type": "slurm", "container": "--nv"},
+            "f: targets.x.container is an image, not an option",
+            "container_options",
+        ),
+        (
+            {"type": "slurm", "command_timeout_secs": 0},
+            "f: targets.x.command_timeout_secs is at least 1",
+            "",
+        ),
         ({"type": "slurm", "sbatch": "--x"}, "f: targets.x.sbatch takes a list of texts", ""),
+        (
+            {"type": "slurm", "host": "-oProxyCommand=x"},
+            "f: targets.x.host is '-oProxyCommand=x', which is not a host",
+            "as in: ssh HOST",
+        ),
+        (
+            {"type": "slurm", "chdir": "/scratch"},
+            "f: targets.x.chdir is for clusters with a host",
+            "run gbatch in that folder, or give it --chdir",
+        ),
+        (
+            {"type": "slurm", "host": "h", "folder": "x"},
+            "f: targets.x.folder is a path on h: it begins with / or ~/",
+            "",
+        ),
+        (
+            {"type": "slurm", "host": "h", "slurm_conf": "/etc/slurm/slurm.conf"},
+            "f: targets.x.slurm_conf is the path of a file on this machine, without a host",
+            "",
+        ),
         ({"type": "slurm", "sbatch": [1]}, "f: targets.x.sbatch takes a list of texts", ""),
         ({"type": "slurm", "account": 7}, "f: targets.x.account takes text", ""),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gflow.text.table import clock, table
-from gflow.wire.answers.job_details import GpuOnNode, OnNode, UsageAnswer, Used
+from gflow.wire.answers.job_details import ClusterUsage, GpuOnNode, OnNode, UsageAnswer, Used
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -72,6 +72,30 @@ def _cell(value: Any) -> str:
 
 NODE_COLUMNS = ("node", "cpus", "cpus_used", "cpu_time_s", "memory_mib", "processes")
 GPU_COLUMNS = ("gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temperature")
+
+
+def cluster_usage_page(data: UsageAnswer) -> str:
+    """The page of `gjob usage` for a job on a cluster: its nodes now, or all of its run."""
+    return nodes_page(data.nodes or []) if data.ended is None else _ended_page(data.ended)
+
+
+def cluster_usage_csv(data: UsageAnswer) -> str:
+    """The same as comma-separated values."""
+    if data.ended is None:
+        return nodes_csv(data.nodes or [])
+    names = data.ended.__struct_fields__
+    return f"{','.join(names)}\n{','.join(_cell(getattr(data.ended, name)) for name in names)}\n"
+
+
+def _ended_page(one: ClusterUsage) -> str:
+    peak = f"{_number(one.peak_task_mib, '')} of {_number(one.memory_mib, '')} MiB"
+    gpus = f"{one.gpus} ({one.gpu_percent:.0f}% busy)" if one.gpu_percent is not None else str(one.gpus)
+    row = [
+        clock(one.elapsed_s), str(one.nodes or "-"), str(one.cpus), clock(one.cpu_time_s),
+        _number(one.cpu_percent, "%"), peak, gpus,
+    ]  # fmt: skip
+    heads = ("TIME", "NODES", "CPUS", "CPU TIME", "CPU USE", "PEAK OF A TASK", "GPUS")
+    return table(heads, [row]) + "From Slurm's accounting. CPU USE: the part of the allocated CPU time.\n"
 
 
 def nodes_page(nodes: Sequence[OnNode]) -> str:

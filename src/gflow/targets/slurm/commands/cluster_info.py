@@ -7,6 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 SINFO_FORMAT = "%P|%D|%c|%m|%f|%G"
+# Fields of `sinfo --Node --Format` with their widths: a line for each node of a partition.
+NODE_FIELDS = {
+    "Partition": 64, "StateCompact": 16, "Time": 20, "CPUs": 12, "Memory": 16, "Gres": 160, "GresUsed": 160,
+}  # fmt: skip
+# States of nodes that run jobs, or could.
+USABLE = ("idle", "mix", "alloc", "comp", "plnd", "resv")
 # Limits by their names in the accounting, with the text shown for each.
 CAPS = {
     "GrpTRES": "all its jobs together have at most {}",
@@ -40,6 +46,23 @@ class Size(NamedTuple):
     gpu_types: tuple[str, ...]
 
 
+class Partition(NamedTuple):
+    """A partition and its nodes. `cpus`, `memory_mib`: of its smallest node. `gpus_free`: on usable nodes."""
+
+    name: str
+    is_default: bool
+    # Empty: none.
+    time_limit: str
+    nodes: int
+    idle: int
+    unusable: int
+    cpus: int
+    memory_mib: int
+    gpus: int
+    gpus_free: int
+    gpu_types: tuple[str, ...]
+
+
 class Limits(NamedTuple):
     """Limits of one account, for one user or (empty user) for all of them. `caps`: the limits as text."""
 
@@ -64,6 +87,49 @@ def parse_sizes(text: str) -> list[Size]:
             Size(name.rstrip("*"), name.endswith("*"), nodes, cpus, memory, features, *_gpus(fields[5]))
         )
     return sizes
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """Parse `sinfo -h --Node --Format=NODE_FIELDS`; the default partition has a star. Skips other lines."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        start, fields = 0, []
+        for width in NODE_FIELDS.values():
+            fields.append(line[start : start + width].strip())
+            start += width
+        name, state, limit, cpus, memory, gres, used = fields
+        if not (name and cpus.isdecimal() and memory.isdecimal()):
+            continue
+        is_usable = state.startswith(USABLE) and not state.endswith("*")
+        gpus, types = _gpus(gres)
+        node = Partition(
+            name=name.rstrip("*"),
+            is_default=name.endswith("*"),
+            time_limit="" if limit == "infinite" else limit,
+            nodes=1,
+            idle=int(is_usable and state.startswith("idle")),
+            unusable=int(not is_usable),
+            cpus=int(cpus),
+            memory_mib=int(memory),
+            gpus=gpus,
+            gpus_free=max(0, gpus - _gpus(used)[0]) if is_usable else 0,
+            gpu_types=types,
+        )
+        found[name] = _sum(found[name], node) if name in found else node
+    return list(found.values())
+
+
+def _sum(one: Partition, node: Partition) -> Partition:
+    return one._replace(
+        nodes=one.nodes + 1,
+        idle=one.idle + node.idle,
+        unusable=one.unusable + node.unusable,
+        cpus=min(one.cpus, node.cpus),
+        memory_mib=min(one.memory_mib, node.memory_mib),
+        gpus=one.gpus + node.gpus,
+        gpus_free=one.gpus_free + node.gpus_free,
+        gpu_types=tuple(dict.fromkeys(one.gpu_types + node.gpu_types)),
+    )
 
 
 def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:

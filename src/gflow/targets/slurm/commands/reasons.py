@@ -36,6 +36,10 @@ REASONS = {
     "QOSGrpNodeLimit": "the quality of service has no nodes left",
     "QOSMaxWallDurationPerJobLimit": "it asks for more time than the quality of service allows",
     "QOSMaxNodePerUserLimit": "you use as many nodes as the quality of service allows",
+    "AssocMaxSubmitJobLimit": "you have as many jobs in Slurm as your account allows; gflow keeps the job",
+    "AssocGrpSubmitJobsLimit": "its account has as many jobs in Slurm as it may; gflow keeps the job",
+    "QOSMaxSubmitJobPerUserLimit": "you have as many jobs in Slurm as its QOS allows; gflow keeps the job",
+    "QOSGrpSubmitJobsLimit": "its QOS has as many jobs in Slurm as it may; gflow keeps the job",
     "DependencyNeverSatisfied": "it waits for a Slurm job that failed",
     "Cleaning": "an earlier run of it is being tidied up",
     "launch failed requeued held": "its start failed on the node; look at Slurm's log, or submit it again",
@@ -54,7 +58,9 @@ LIMITS = {
 
 def in_words(reason: str) -> str:
     """Format a reason as `Code: explanation`; the bare code if there is no explanation."""
-    code = reason.partition(",")[0].strip()
+    code, comma, _ = (part.strip() for part in reason.partition(","))
+    if comma and " " in code:  # a sentence of Slurm, not a code with details
+        return reason
     words = REASONS.get(code) or REASONS.get(code.removeprefix("Max").removesuffix("Limit"), "")
     words = words or next((text for begin, text in LIMITS.items() if code.startswith(begin)), "")
     return f"{code}: {words}" if words else code or "Pending"

@@ -1,8 +1,8 @@
 """Run Slurm's commands, parse their output, and give hints for a refusal of sbatch.
 
-Commands run with a timeout and without the environment variables that change their meaning. Parsing is pure
-and uses the text formats: the JSON formats changed with every release. Commands block, so the daemon's loop
-must not call them.
+Commands run in a `CommandRunner`, without the environment variables that change their meaning. Parsing is
+pure and uses the text formats: the JSON formats changed with every release. Commands block, so the daemon's
+loop must not call them.
 """
 
 from __future__ import annotations
@@ -10,43 +10,57 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gflow.errors import did_you_mean
-from gflow.targets.slurm.commands import cluster_info, node_usage
+from gflow.targets.slurm.array_parts import USUAL_LIMIT
+from gflow.targets.slurm.commands import cluster_info, efficiency, node_usage
 from gflow.targets.slurm.commands.cluster_info import Size
+from gflow.targets.slurm.commands.command_runner import CommandResult, CommandRunner, Runner
 
-# Slurm's commands give up after about 9 seconds when the controller does not answer.
-TIMEOUT_S = 12.0
 # Timeout of commands for which a user waits at a terminal.
 INTERACTIVE_TIMEOUT_S = 10.5
 # Slurm's variables that locate the cluster. All others change the options of a job.
 KEPT = frozenset({"SLURM_CONF"})
 
 
-class CommandResult(NamedTuple):
-    """The result of a command. `unsure`: the controller did not answer; the request may have taken effect."""
-
-    ok: bool
-    text: str
-    error: str = ""
-    unsure: bool = False
-
-
 class Slurm:
     """The commands of one cluster. Each call blocks for up to `timeout_s`: not for the daemon's loop."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, timeout_s: float, runner: Runner | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`environ`: the environment of the commands; by default our own."""
         self._timeout_s = timeout_s
-        self._environ = clean_environ(os.environ)
+        # MaxArraySize; 0: not known yet.
+        self.array_limit = 0
+        self._runner = runner or CommandRunner()
+        self._environ = clean_environ(os.environ if environ is None else environ)
+
+    @property
+    def runner(self) -> Runner:
+        return self._runner
+
+    @property
+    def conf(self) -> str | None:
+        """SLURM_CONF of the commands; None: the usual one."""
+        return self._environ.get("SLURM_CONF")
 
     @property
     def is_here(self) -> bool:
         """Whether Slurm's commands are on the daemon's PATH."""
-        return shutil.which("sbatch") is not None
+        return self._runner.has("sbatch")
+
+    @property
+    def user(self) -> str:
+        """The account that submits."""
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    @property
+    def uid(self) -> str:
+        """Its uid, as text."""
+        return str(os.getuid())
 
     def submit(
         self, script: str, environ: Mapping[str, str], cwd: str, umask: int, *, test: bool = False
@@ -55,31 +69,48 @@ class Slurm:
         where = {name: value for name, value in self._environ.items() if name in KEPT}
         words = ["sbatch", "--test-only" if test else "--parsable"]
         timeout_s = min(INTERACTIVE_TIMEOUT_S, self._timeout_s) if test else self._timeout_s
-        result = self._run(words, script, clean_environ(environ) | where, cwd, umask, timeout_s)
+        result = self._run(words, script, submitters_environ(environ) | where, cwd, umask, timeout_s)
         if test:
             return result._replace(text=parse_start(result.error)) if result.ok else result
-        if not result.ok:
-            return result
-        id = parse_submitted(result.text)
-        return (
-            result._replace(text=id)
-            if id
-            else CommandResult(False, "", f"sbatch said {result.text!a:.100}", True)
-        )
+        return answer_of(result)
+
+    def submit_after(
+        self, before: str, script: str, environ: Mapping[str, str], cwd: str, umask: int
+    ) -> CommandResult:
+        """Submit a script after these shell lines, if they succeed: for a cluster that is elsewhere."""
+        raise NotImplementedError
 
     def queue(self) -> CommandResult:
         """All jobs of this user that Slurm still knows, finished ones included."""
-        form = f"--format={SQUEUE_FORMAT}"
-        return self._run(["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", form])
+        return self._run(queue_words(self.uid))
+
+    def list_active(self, format: str) -> CommandResult:
+        """The jobs of this user that wait or run, a line for each."""
+        words = ["squeue", "--noheader", f"--user={self.uid}", f"--format={format}"]
+        return self._run(words, timeout_s=min(INTERACTIVE_TIMEOUT_S, self._timeout_s))
+
+    def max_array_size(self) -> int:
+        """MaxArraySize of the cluster: indices of tasks are less. 0: Slurm does not say now."""
+        if not self.array_limit:
+            result = self._run(["scontrol", "show", "config"])
+            found = re.search(r"^MaxArraySize\s*=\s*(\d+)", result.text, re.M)
+            self.array_limit = (int(found[1]) if found else 0) or USUAL_LIMIT if result.ok else 0
+        return self.array_limit
 
     def sizes(self) -> list[cluster_info.Size]:
         """The nodes of the cluster, by partition."""
         result = self._run(["sinfo", "--noheader", f"--format={cluster_info.SINFO_FORMAT}"])
         return cluster_info.parse_sizes(result.text)
 
+    def list_nodes(self) -> CommandResult:
+        """The nodes of all partitions, for `cluster_info.parse_partitions`."""
+        fields = ",".join(f"{name}:{width}" for name, width in cluster_info.NODE_FIELDS.items())
+        words = ["sinfo", "--noheader", "--Node", f"--Format={fields}"]
+        return self._run(words, timeout_s=min(INTERACTIVE_TIMEOUT_S, self._timeout_s))
+
     def limits(self, account: str = "") -> list[cluster_info.Limits]:
         """Limits of this user and of the account as a whole; empty without accounting."""
-        me = pwd.getpwuid(os.getuid()).pw_name
+        me = self.user
         which = f"account={account}" if account else f"user={me}"
         found = cluster_info.parse_limits(
             self._query_accounting("assoc", which, f"format={cluster_info.ASSOC_FORMAT}")
@@ -87,7 +118,9 @@ class Slurm:
         return [one for one in found if one.user in ("", me)]
 
     def limits_of(self, id: str) -> list[str]:
-        """All limits of a job's account and QoS, as text."""
+        """All limits of a job's account and QoS, as text; without an id, of the user's accounts."""
+        if not id:
+            return [f"account {one.account}: {words}" for one in self.limits() for words in one.caps]
         result = self._run(["scontrol", "--oneliner", "show", "job", id])
         account, qos = cluster_info.parse_owner(result.text)
         limits = self.limits(account) if account else []
@@ -122,6 +155,13 @@ class Slurm:
             environ=self._environ | {node_usage.MARK: "1"},
         )  # fmt: skip
 
+    def usage_of(self, id: str) -> CommandResult:
+        """What an ended job used, for `efficiency.parse_efficiency`."""
+        return self._run(
+            ["sacct", "--parsable2", "--noheader", "--units=M", f"--jobs={id}",
+             f"--format={efficiency.FORMAT}"]
+        )  # fmt: skip
+
     def verdict(self, id: str, tag: str) -> Verdict | None:
         """How a job ended, from the controller, else from the accounting; None: neither knows.
 
@@ -139,11 +179,29 @@ class Slurm:
         )  # fmt: skip
         return parse_accounting(result.text, id) if result.ok else None
 
-    def cancel(self, ids: Sequence[str], signal: str = "", *, to_batch_only: bool = False) -> CommandResult:
+    def has_tag(self, id: str, tag: str) -> bool:
+        """Whether the batch script of a job has this tag as its comment, whatever a site made of it."""
+        result = self._run(["scontrol", "write", "batch_script", id, "-"])
+        return (
+            result.ok and re.search(rf"^#SBATCH --comment={re.escape(tag)}$", result.text, re.M) is not None
+        )
+
+    def nice_of(self, id: str) -> int | None:
+        """The nice value of a job; None: not known."""
+        found = re.search(r"\bNice=(\d+)", self._run(["scontrol", "--oneliner", "show", "job", id]).text)
+        return int(found[1]) if found else None
+
+    def set_nice(self, id: str, nice: int) -> CommandResult:
+        """Move a waiting job back in the queue, or to its place again. Users may do both."""
+        return self._run(["scontrol", "update", f"JobId={id}", f"Nice={nice}"])
+
+    def cancel(
+        self, ids: Sequence[str], signal: str = "", *, to_batch_only: bool = False, only_pending: bool = False
+    ) -> CommandResult:
         """Cancel jobs, or send a signal to their batch shells and steps, or only to the batch shells."""
         reach = "--batch" if to_batch_only else "--full"
-        words = ["scancel", *((f"--signal={signal}", reach) if signal else ()), *ids]
-        return self._run(words)
+        words = ["scancel", *((f"--signal={signal}", reach) if signal else ())]
+        return self._run([*words, *(["--state=PENDING"] if only_pending else []), *ids])
 
     def _run(
         self,
@@ -154,29 +212,31 @@ class Slurm:
         umask: int = 0o077,
         timeout_s: float = 0.0,
     ) -> CommandResult:
-        timeout_s = timeout_s or self._timeout_s
-        program = shutil.which(words[0])
-        if program is None:
-            return CommandResult(False, "", f"there is no {words[0]} here")
-        try:
-            done = subprocess.run(
-                [program, *words[1:]],
-                input=input.encode(errors="surrogateescape"),
-                env=self._environ if environ is None else environ,
-                cwd=cwd,
-                umask=umask,
-                capture_output=True,
-                timeout=timeout_s,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
-            return CommandResult(False, "", f"{words[0]} did not answer in {timeout_s:.0f} s", True)
-        except OSError as error:  # usually: the working directory no longer exists
-            return CommandResult(False, "", f"{words[0]} cannot be run in {cwd}: {error.strerror}")
-        out, error_text = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-        if done.returncode == 0:
-            return CommandResult(True, out, error_text)
-        return CommandResult(False, out, error_text, is_unreachable(error_text))
+        return self._runner.run(
+            words,
+            timeout_s=timeout_s or self._timeout_s,
+            environ=self._environ if environ is None else environ,
+            input=input,
+            cwd=cwd,
+            umask=umask,
+        )
+
+
+def answer_of(result: CommandResult) -> CommandResult:
+    """The answer of `sbatch --parsable`: the job id, or the error."""
+    if not result.ok:
+        return result
+    id = parse_submitted(result.text)
+    if not id:
+        return CommandResult(False, "", f"sbatch said {result.text!a:.100}", True)
+    return result._replace(text=id)
+
+
+def queue_words(user: str) -> list[str]:
+    """The words of squeue for all jobs of a user that Slurm still knows, finished ones included."""
+    return [
+        "squeue", "--noheader", "--array", "--states=all", f"--user={user}", f"--format={SQUEUE_FORMAT}"
+    ]  # fmt: skip
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -189,9 +249,28 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def submitters_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for sbatch: as `clean_environ`, and with the variables that set options (SBATCH_…).
+
+    Without those of options that gflow sets itself. As in Slurm they take precedence over lines of a script;
+    the client removes those that its command line overrides.
+    """
+    options = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("SBATCH_") and name.removeprefix("SBATCH_") not in OURS
+    }
+    return clean_environ(environ) | options
+
+
+# Variables of sbatch (SBATCH_…) for options that gflow sets itself.
+OURS = frozenset(
+    {"ARRAY_INX", "CLUSTERS", "EXPORT", "IGNORE_PBS", "NO_REQUEUE", "OPEN_MODE", "REQUEUE", "WAIT"}
+)
 # One line for each job and each array task. The comment may hold any character, so it comes last.
 SQUEUE_FORMAT = "%i|%A|%F|%K|%T|%r|%N|%k"
-SACCT_FORMAT = "JobID,State,ExitCode"
+# A job name may hold any character, so it comes last.
+SACCT_FORMAT = "JobID,State,ExitCode,JobName"
 # Final job states. Every other state, unknown ones included, is not final.
 FINAL = frozenset(
     [
@@ -210,16 +289,6 @@ FINAL = frozenset(
         "TIMEOUT",
     ]
 )
-# Errors of an unreachable or slow controller: the request may or may not have taken effect.
-UNREACHABLE = re.compile(
-    r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|"
-    r"zero bytes were transmitted|unable to establish controller|transport endpoint|"
-    r"communication (connection|shutdown) failure|message (send|receive) failure|missing socket error|"
-    r"controller (is )?(in standby|not responding)|network is unreachable|unexpected message received|"
-    r"slurm_persist_conn|munge encode failed|failed to connect to .*munge|resource temporarily unavailable",
-    re.IGNORECASE,
-)
-
 PREFIXES = re.compile(r"^((sbatch|squeue|scancel|error|allocation failure|Batch job submission failed): ?)+")
 
 
@@ -246,6 +315,8 @@ class Verdict(NamedTuple):
     state: str
     code: int | None
     signal: int | None
+    # The name of the job, from the accounting, which does not know its tag; empty: not known.
+    name: str = ""
 
 
 def parse_submitted(text: str) -> str:
@@ -296,29 +367,31 @@ def parse_job(text: str) -> Verdict | None:
 
 
 def parse_accounting(text: str, id: str) -> Verdict | None:
-    """Parse `sacct -X -P -n -o SACCT_FORMAT`: `123|CANCELLED by 0|0:15`."""
+    """Parse `sacct -X -P -n -o SACCT_FORMAT`: `123|CANCELLED by 0|0:15|name`.
+
+    For the id of an array: the end of its last task; None if not all have ended.
+    """
+    found: dict[str, Verdict] = {}
     for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) >= 3 and fields[0] == id:
-            code, _, signal = fields[2].partition(":")
-            if code.isdecimal() and signal.isdecimal():
-                return _make_verdict(fields[1].partition(" ")[0], code, signal)
-    return None
+        fields = line.split("|", 3)
+        code, _, signal = fields[2].partition(":") if len(fields) >= 3 else ("", "", "")
+        if code.isdecimal() and signal.isdecimal():
+            verdict = _make_verdict(fields[1].partition(" ")[0], code, signal)
+            found[fields[0]] = verdict._replace(name="".join(fields[3:]))
+    if id in found:
+        return found[id]
+    tasks = [verdict for number, verdict in found.items() if number.startswith(f"{id}_")]
+    return tasks[-1] if tasks and all(task.state in FINAL for task in tasks) else None
 
 
 def _make_verdict(state: str, code: str, signal: str) -> Verdict:
     return Verdict(state, int(code), int(signal) or None)
 
 
-def is_unreachable(text: str) -> bool:
-    """Whether an error leaves open if the request took effect."""
-    return UNREACHABLE.search(text) is not None
-
-
 def complaint(text: str) -> str:
     """The error message of sbatch in one line, without its prefixes."""
     lines = [PREFIXES.sub("", line.strip()) for line in text.splitlines()]
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line and not line.startswith('Try "sbatch')]
     return (lines[-1] if lines else "no reason given")[:300]
 
 
@@ -332,6 +405,8 @@ def advise(slurm: Slurm, complaint: str, *, partition: str, account: str, qos: s
     `partition`, `account`, `qos` and `constraint` are those of the job.
     """
     text = complaint.lower()
+    if "policy" in text:  # a limit, and Slurm does not say which
+        return ""
     if "account" in text:
         return _list_known("accounts", account, [one.account for one in slurm.limits()])
     if "qos" in text:
