@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -118,14 +119,27 @@ class Cluster:
 
     def forget_jobs(self) -> None:
         """Nothing of an earlier test waits or runs, and all nodes are there."""
-        self.call("scancel", "--user", "root", "--state=PENDING")
-        self.call("scancel", "--user", "root")
+        for user in sorted({*self.call("squeue", "-h", "-o", "%u").split(), self.me}):
+            self.call("scancel", "--user", user, "--state=PENDING")
+            self.call("scancel", "--user", user)
         wait_until(lambda: not self.call("squeue", "-h"), 60, "an empty queue")
-        # After a crash the controller may give out numbers again that a node still knows, and then drains
-        # it ("Duplicate jobid"): that is for an administrator to look at.
+        self.resume_nodes()
+        wait_until(lambda: self.idle_nodes() == self.nodes, 60, f"idle nodes; {self.call('sinfo')}")
+
+    def resume_nodes(self) -> None:
+        """Use drained nodes again.
+
+        After a crash the controller may give out numbers again that a node still knows, and then drains it
+        ("Duplicate jobid"): that is for an administrator to look at.
+        """
         for node in self.call("sinfo", "-h", "-N", "-p", "main", "-t", "drain", "-o", "%N").split():
             self.call("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_until(lambda: self.idle_nodes() == self.nodes, 60, f"idle nodes; {self.call('sinfo')}")
+
+    def set_min_job_age(self, seconds: int) -> None:
+        """How long the controller knows a job that has ended. It forgets jobs once a minute."""
+        text = re.sub(r"^MinJobAge=\d+$", f"MinJobAge={seconds}", self.conf.read_text(), flags=re.MULTILINE)
+        self.conf.write_text(text)
+        self.call("scontrol", "reconfigure")
 
     @staticmethod
     def lives(pid: int) -> bool:
@@ -311,6 +325,7 @@ DefMemPerCPU=100
 {accounting}
 JobCompType=jobcomp/none
 MinJobAge=600
+Licenses=matlab:4,ansys:2
 MaxJobCount=20000
 MaxArraySize=2001
 SchedulerType=sched/backfill
@@ -326,10 +341,11 @@ OverTimeLimit=0
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+NodeName=DEFAULT Feature=ib,big
 NodeName=node{many} NodeHostname={where} Port={ports} CPUs=8 RealMemory=16000 Gres=gpu:a100:{gpus}
 PartitionName=main Nodes=ALL Default=YES MaxTime=7-0 DefaultTime=1:0:0 PriorityTier=10 PreemptMode=OFF
 PartitionName=high Nodes=ALL MaxTime=1-0 DefaultTime=1:0:0 PriorityTier=100 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=7-0 DefaultTime=1:0:0 PriorityTier=1 PreemptMode=REQUEUE GraceTime=2
+PartitionName=low Nodes=ALL MaxTime=7-0 DefaultTime=1:0:0 PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
 """
 DATABASE = """AuthType=auth/munge
 AuthInfo=socket={socket},cred_expire=5

@@ -1,0 +1,1 @@
+"""A cluster elsewhere: its commands, shared folder, logs and progress over one SSH connection."""
