@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -78,6 +79,22 @@ def test_exit_codes(slurm, command, code, reason):
     assert slurm.job(1)["reason"] == reason
 
 
+def test_held_and_released_job_is_at_its_first_attempt(slurm):
+    for number in range(4):
+        slurm.submit("--on", "slurm", "--gpus", "4", "sleep 6")
+    line = 'echo "$GFLOW_ATTEMPT $GFLOW_RESTART_COUNT"; test "$GFLOW_ATTEMPT" = 2 || exit 75'
+    words = ("--on", "slurm", "--gpus", "4", "--requeue", "--resume-args", "resumed")
+    number = slurm.submit(*words, "bash", "-c", line + '; echo "$1"', "x")
+    wait_until(lambda: slurm.job(number)["target_id"], 30, "its id in Slurm")
+    slurm.ok("gjob", "hold", str(number))
+    wait_until(lambda: state_of(slurm, number) == "Hold", 30, "the hold")
+    slurm.ok("gjob", "release", str(number))
+    job = slurm.finished(number, 90)
+    assert (job["exit_code"], job["attempt"]) == (0, 3), job
+    lines = [line for line in slurm.text_of(number).splitlines() if "resuming" not in line]
+    assert lines == ["1 0", "gflow: attempt 2", "2 1", "resumed"]
+
+
 def test_an_array_of_200(slurm):
     """Every task runs once, with its own number and log; Slurm has one array, not 200 jobs."""
     number = slurm.submit(
@@ -89,6 +106,28 @@ def test_an_array_of_200(slurm):
     ran = (slurm.work / "ran").read_text().split()
     assert sorted(map(int, ran)) == list(range(200))
     assert slurm.job(f"{number}_7")["target_id"].endswith("_7")
+
+
+def test_array_above_the_largest_index_of_the_cluster(slurm, cluster):
+    """MaxArraySize is 2001: three Slurm arrays. Tasks see their own numbers, also when they are retried."""
+    line = (
+        "echo $GFLOW_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_MIN-$SLURM_ARRAY_TASK_MAX;"
+        " test $GFLOW_ARRAY_TASK_ID != 9001 -o $GFLOW_ATTEMPT = 2"
+    )
+    tasks = (1999, 2000, 2001, 2002, 9000, 9001)
+    number = slurm.submit("--on", "slurm", "--array", "1999-2002,9000-9001", "--max-retries", "1", line)
+    job = slurm.finished(number, 90)
+    assert (job["state"], job["tasks"]["finished"]) == ("Finished", 6), job
+    for task in tasks:
+        text = slurm.ok("gjob", "log", f"{number}_{task}").splitlines()
+        assert text[-1] == f"{task} {task} " + ("1999-9001" if task != 9001 else "997-997"), text
+    assert slurm.job(f"{number}_2002")["target_id"].endswith("_1")
+    held = slurm.submit("--on", "slurm", "--array", "0,2500-2501", "--nodes", "4", "--exclusive", "sleep 100")
+    wait_until(lambda: state_of(slurm, f"{held}_0") == "Running", 30, "the first task")
+    slurm.ok("gcancel", f"{held}_2500")
+    assert slurm.finished(f"{held}_2500", 30)["state"] == "Cancelled"
+    slurm.ok("gcancel", str(held))
+    wait_until(lambda: not cluster.call("squeue", "-h"), 60, "an empty queue")
 
 
 def test_a_cap_and_a_task_that_is_cancelled(slurm):
@@ -190,18 +229,16 @@ def test_preemption_with_resume(slurm):
     state = f"{slurm.work}/state"
     script = f"trap 'echo saved >> {state}; exit 75' TERM; echo attempt $GFLOW_ATTEMPT >> {state}"
     script += "; sleep 300 & wait"
-    low = [
-        slurm.submit("--on", "slurm", "--partition", "low", "--requeue", "--exclusive", script)
-        for _ in range(1)
-    ]
-    runs(slurm, low[0])
+    low = slurm.submit("--on", "slurm", "--partition", "low", "--requeue", "--exclusive", script)
+    written = slurm.work / "state"
+    wait_until(written.exists, 60, "the first attempt's word")  # before that, its trap may not be set
     high = slurm.submit("--on", "slurm", "--partition", "high", "--nodes", "4", "--exclusive", "sleep 8")
     runs(slurm, high, 60)
-    wait_until(lambda: slurm.job(low[0])["attempt"] == 2, 60, "the second attempt")
+    wait_until(lambda: slurm.job(low)["attempt"] == 2, 180, "the second attempt")
     assert slurm.finished(high, 60)["state"] == "Finished"
-    wait_until(lambda: "attempt 2" in (slurm.work / "state").read_text(), 60, "the second attempt's word")
-    assert (slurm.work / "state").read_text().splitlines()[:2] == ["attempt 1", "saved"]
-    slurm.ok("gcancel", str(low[0]))
+    wait_until(lambda: "attempt 2" in written.read_text(), 180, "the second attempt's word")
+    assert written.read_text().splitlines()[:2] == ["attempt 1", "saved"]
+    slurm.ok("gcancel", str(low))
 
 
 def test_a_node_that_dies(slurm, cluster):
@@ -241,6 +278,29 @@ def test_the_controller_is_killed_amid_50_submissions(slurm, cluster):
         job = slurm.finished(number, 180)
         assert job["state"] == "Finished", job["reason"]
     assert sorted(map(int, ran.read_text().split())) == list(range(50))
+
+
+def test_controller_is_killed_amid_arrays(slurm, cluster):
+    """Nodes that know an id refuse the task that gets it again: such tasks are submitted again."""
+    ran = slurm.work / "ran"
+    numbers = [
+        slurm.submit("--on", "slurm", "--array", "0-29", f"echo $GFLOW_JOB_ID >> {ran}; sleep 0.3")
+        for _ in range(2)
+    ]
+    wait_until(lambda: ran.exists() and len(ran.read_text().split()) >= 6, 60, "some tasks")
+    cluster.kill_controller()
+    cluster.start_controller()
+
+    def are_over() -> bool:
+        cluster.resume_nodes()  # as an administrator does
+        return all(state_of(slurm, number) not in ("Queued", "Running") for number in numbers)
+
+    wait_until(are_over, 150, "the ends of the arrays")
+    for number in numbers:
+        job = slurm.job(number)
+        failed = [slurm.job(f"{number}_{i}")["reason"] for i in range(30)]
+        assert (job["state"], job["tasks"]["finished"]) == ("Finished", 30), failed
+    assert sorted(ran.read_text().split()) == sorted(f"{n}_{i}" for n in numbers for i in range(30))
 
 
 def test_a_controller_that_is_not_there(slurm, cluster):
@@ -311,6 +371,27 @@ def test_accounting_reports_jobs_gone_from_the_queue(accounting, box):
     assert (job["state"], job["reason"], job["exit_code"]) == ("Failed", "TasksFailed:5", 5)
     words = ("sacct", "-X", "-P", "-n", "-o", "State")
     wait_until(lambda: "COMPLETED" in accounting.call(*words), 30, "the accounting, which lags")
+
+
+def test_usage_of_an_ended_job_is_read_from_the_accounting(accounting, box):
+    from tests.slurm.conftest import on
+
+    daemon = on(accounting, box)
+    line = "python3 -c 'data = bytearray(200 << 20); [pow(3, 9**6, 7**900) for _ in range(40)]'; sleep 6"
+    number = daemon.submit("--on", "slurm", "--gpus", "1", "--cpus", "2", line)
+    assert daemon.finished(number, 90)["state"] == "Finished"
+
+    def recorded():
+        """The accounting lags behind the end of a job."""
+        ended = daemon.api("GET", f"/jobs/{number}/usage")[1].get("ended")
+        return ended if ended and ended["cpu_time_s"] > 0 and ended["peak_task_mib"] else None
+
+    found = wait_until(recorded, 60, "the usage of the job")
+    assert (found["cpus"], found["nodes"], found["gpus"]) == (2, 1, 1)
+    assert found["elapsed_s"] >= 6 and found["cpu_time_s"] <= 2 * found["elapsed_s"]
+    assert 0 < found["cpu_percent"] <= 100 and found["memory_mib"] is not None
+    heads, row, *_ = daemon.ok("gjob", "usage", str(number)).splitlines()
+    assert heads.split()[:3] == ["TIME", "NODES", "CPUS"] and row.split()[1:3] == ["1", "2"]
 
 
 def test_limits_of_an_account(accounting, box):
@@ -405,6 +486,41 @@ while True:
 """
 
 
+def test_command_is_executed_in_a_running_job(slurm):
+    number = slurm.submit("--on", "slurm", "--gpus", "2", "sleep 100", env={"MINE": "x y"})
+    runs(slurm, number)
+    line = 'echo "$MINE|$GFLOW_JOB_ID|$CUDA_VISIBLE_DEVICES|$PWD"; exit 6'
+    done = slurm.run("gjob", "exec", str(number), "--", "sh", "-c", line)
+    assert re.fullmatch(rf"x y\|{number}\|\d,\d\|{slurm.work}\n", done.stdout), done
+    assert done.returncode == 6
+    slurm.ok("gcancel", str(number))
+
+
+def test_command_runs_in_a_container(slurm):
+    folder = slurm.root / "fakes"
+    folder.mkdir()
+    (folder / "apptainer").write_text(
+        "#!/bin/bash\nprintf '<%s>' \"$@\"; echo\n"
+        'until [ "$1" = "my image.sif" ]; do shift; done\nshift; exec "$@"\n'
+    )
+    (folder / "apptainer").chmod(0o755)
+    path = {"PATH": f"{folder}:{slurm.env['PATH']}"}
+    number = slurm.submit(
+        "--on", "slurm", "--gpus", "1", "--container", "my image.sif", "python3", "-c", "exit(3)", env=path
+    )
+    assert slurm.finished(number, 30)["exit_code"] == 3
+    assert slurm.text_of(number).startswith(f"<exec><--pwd><{slurm.work}><--nv><--bind><")
+    assert slurm.text_of(number).endswith("<my image.sif><python3><-c><exit(3)>\n")
+    assert "Container: my image.sif" in slurm.ok("gjob", "show", str(number))
+    assert slurm.job(number)["asked"]["container"] == "my image.sif"
+    here = slurm.run("gbatch", "--container", "x.sif", "true")
+    assert here.returncode != 0 and "--container is for jobs on a cluster" in here.stderr
+    # In a script it is Slurm's own option, as are those of pyxis.
+    script = slurm.work / "oci.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --container=/bundle\ntrue\n")
+    assert "#SBATCH --container=/bundle" in slurm.ok("gbatch", "--on", "slurm", "--dry-run", str(script))
+
+
 def test_usage_on_the_nodes_is_shown(slurm):
     """Each node is asked; a task of an array has a number of its own there."""
     (slurm.work / "busy.py").write_text(BUSY)
@@ -429,7 +545,10 @@ def test_usage_on_the_nodes_is_shown(slurm):
     slurm.ok("gcancel", "--all")
     slurm.finished(number, 60)
     over = slurm.run("gjob", "usage", str(number))
-    assert (over.returncode, f"job {number} is not running" in over.stderr) == (1, True)
+    assert over.returncode == 1 and f"the usage of job {number} on slurm is unknown: " in over.stderr
+    assert "accounting" in over.stderr
+    waits = slurm.submit("--hold", "--on", "slurm", "true")
+    assert "has not run on slurm" in slurm.run("gjob", "usage", str(waits)).stderr
 
 
 def test_redo_elsewhere(slurm):
@@ -443,6 +562,17 @@ def test_redo_elsewhere(slurm):
 
 
 # ---------------------------------------------------------------- races
+
+
+def test_gpu_hours_of_a_race_are_those_of_its_winner(slurm):
+    """The job itself asks for no GPU: its shapes do."""
+    number = slurm.submit(
+        "--on", "slurm", "--race", "n2_gpu4,n4_gpu2", "sleep 3; echo $GFLOW_NODES $GFLOW_GPUS"
+    )
+    assert slurm.finished(number, 60)["state"] == "Finished"
+    nodes, gpus = map(int, slurm.text_of(number).split())
+    spent_s = json.loads(slurm.ok("gstats", "--json"))["total_gpu_hours"] * 3600
+    assert nodes * gpus == 8 and 8 * 2 <= spent_s <= 8 * 20, spent_s
 
 
 def test_a_race_has_one_winner(slurm, cluster):
@@ -507,8 +637,13 @@ def test_a_log_that_cannot_be_made(slurm):
     assert slurm.finished(number, 30)["reason"].startswith("StartFailed: no log at ")
 
 
-def test_the_document_does_what_it_says(cluster, box):
+def test_the_document_does_what_it_says(cluster, login, box):
     cluster.forget_jobs()
+    login.install(box, "login.cluster.edu")
+    (target,) = re.findall(r"(?s)```toml\n(\[targets.gilbreth\].*?)```", (ROOT / "docs/slurm.md").read_text())
+    config = box.home / ".config/gflow/gflow.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(target)
     box.env["SLURM_CONF"] = str(cluster.conf)
     box.env["GFLOW_SIMULATE_GPUS"] = "4x80G"
     play(box, ROOT / "docs/slurm.md")

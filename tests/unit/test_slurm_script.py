@@ -1,9 +1,12 @@
 """From a job to what sbatch gets: golden scripts for the seed's two shapes, and every option in its place."""
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gflow.core.ids import job_key
 from gflow.core.model import ArrayProgress
@@ -116,6 +119,33 @@ def test_directives_of_every_job():
     assert not [line for line in found if line.startswith(("--account", "--gpus", "--mem", "--error"))]
 
 
+@pytest.mark.parametrize(
+    ("fields", "words", "resources"),
+    [
+        ({"gpus": 4}, ("--gpus=4", "--nodes=2"), ["--gpus=4", "--nodes=2"]),
+        ({"gpus": 1}, ("--licenses=x",), ["--gpus-per-node=1", "--licenses=x"]),
+        ({"cpus": 4, "ntasks_per_node": 4}, ("--ntasks=4",), ["--ntasks=4"]),
+        ({"cpus": 8, "ntasks_per_node": 4}, ("--ntasks=4",), ["--cpus-per-task=2", "--ntasks=4"]),
+        ({"memory_mib": 5, "time_limit_s": 60}, ("--mem=0", "--time=0"), ["--mem=0", "--time=0"]),
+        ({"exclusive": True}, ("--exclusive=user",), ["--exclusive=user"]),
+        ({"warning": (10, 60)}, ("--signal=10@60",), ["--signal=10@60"]),
+        ({"partition": "a"}, ("--partition=b",), ["--partition=b"]),
+    ],
+)
+def test_words_of_slurm_take_the_place_of_options(fields, words, resources):
+    made = job(1, attempt=1, cwd="/", slurm=words, **fields)
+    inputs = sheet(cluster=Cluster(), gpus=fields.get("gpus", 0))
+    plain = directives(job(1, attempt=1, cwd="/"), inputs._replace(gpus=0))
+    assert [line for line in directives(made, inputs) if line not in plain] == resources
+
+
+def test_shapes_of_a_race_replace_words_for_nodes_and_gpus():
+    made = job(1, attempt=1, race=("n1_gpu4", "n4_gpu1"), slurm=("--gpus=4", "--nodes=1", "--exclude=n1"))
+    found = directives(made, sheet(nodes=4, gpus=1))
+    assert {"--nodes=4", "--gpus-per-node=1", "--exclude=n1"} <= set(found)
+    assert not {"--gpus=4", "--nodes=1"} & set(found)
+
+
 def test_arrays_are_slurms_own():
     made = seed_job(array="0-199", max_concurrent=8)
     made.progress = ArrayProgress(parse_tasks("0-9,11-199"))
@@ -125,11 +155,26 @@ def test_arrays_are_slurms_own():
     assert 'export GFLOW_JOB_ID="42_$SLURM_ARRAY_TASK_ID"' in text
 
 
+def test_part_of_an_array_has_an_offset_and_the_variables_of_the_whole():
+    made = seed_job(array="0-2998:2", max_concurrent=8, command=("x",))
+    made.progress = ArrayProgress(parse_tasks("0-2998:2"))
+    tasks = made.progress.pending.between(1001, 2001)
+    inputs = sheet(tasks=tasks, offset=1001, candidate=1002, log="/logs/42_%a.log")
+    lines = script_of(made, inputs).splitlines()
+    assert "#SBATCH --array=1-999:2%8" in lines and "#SBATCH --output=/dev/null" in lines
+    export = "export SLURM_ARRAY_TASK_ID=$((SLURM_ARRAY_TASK_ID + 1001))"
+    places = [next(at for at, line in enumerate(lines) if line.startswith(words))
+              for words in ("id=$", export, "run=", "me=$run", "exec >>/logs/42_")]  # fmt: skip
+    assert places == sorted(places)
+    assert 'exec >>/logs/42_"$SLURM_ARRAY_TASK_ID".log' in "\n".join(lines)
+    assert any("TASK_COUNT=1500 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=2998" in line for line in lines)
+
+
 def test_a_task_that_is_tried_again_is_an_array_of_one():
     made = seed_job(array="0-199")
     made.key, made.attempt = job_key(42, 7), 2
     assert "--array=7" in directives(made, sheet())
-    text = script_of(made, sheet())
+    text = script_of(made, sheet(variables={"GFLOW_ATTEMPT": "2"}))
     assert '/"42_7.2"' in text
     assert "echo 'gflow: attempt 2'" in text
 
@@ -169,6 +214,39 @@ def test_directive_quoting():
     assert quote('a"b\\c') == '"a\\"b\\\\c"'
 
 
+@pytest.mark.parametrize("field", ["name", "partition", "cwd"])
+def test_value_of_several_lines_is_refused(field):
+    """The shell would execute the second line."""
+    with pytest.raises(ValueError, match="has a line break"):
+        script_of(job(42, command=("true",), attempt=1, **{field: "x\ntouch bad\n"}), sheet())
+    with pytest.raises(ValueError, match="has a line break"):
+        script_of(job(42, command=("true",), attempt=1), sheet(log="/x\ntouch bad\n"))
+
+
+HOSTILE = st.sampled_from(["$(touch bad)", "`touch bad`", "'", '"', "\\", ";touch bad;", "#", "%x", " "])
+LINE = st.lists(HOSTILE | st.text(st.characters(exclude_characters="\0\n", exclude_categories=["Cs"]))).map(
+    "".join
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=LINE, cwd=LINE, log=LINE, value=LINE, words=st.lists(LINE | st.just("a\nb"), max_size=3))
+def test_generated_names_paths_and_words_are_only_data(name, cwd, log, value, words):
+    made = job(42, command=("printf", "<%s>", *words, "end"), attempt=1, name=name, cwd=cwd)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "42.1.ticket").touch()
+        variables = {"GFLOW_ATTEMPT": "1", "GFLOW_JOB_NAME": value}
+        cluster = Cluster(modules=(value, name))
+        inputs = sheet(folder=folder, log=log, error_log=log, variables=variables, cluster=cluster)
+        text = script_of(made, inputs)
+        head = text.partition("\n\n")[0].split("\n")
+        assert all(line.startswith(("#!/bin/bash", "#SBATCH --")) for line in head)
+        environ = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "BASH_FUNC_module%%": "() { :; }"}
+        done = subprocess.run(["bash"], input=text.encode(), env=environ, cwd=folder, capture_output=True)
+        assert done.stdout == "".join(f"<{word}>" for word in [*words, "end"]).encode(), done
+        assert not (Path(folder) / "bad").exists()
+
+
 @pytest.mark.parametrize(
     ("comment", "task", "found"),
     [
@@ -182,3 +260,83 @@ def test_directive_quoting():
 )
 def test_comment_tags_are_parsed(comment, task, found):
     assert read_tag(comment, "me", task) == found
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "output"),
+    [("echo load $2 $3", 3, "load cuda/12.4 it's\nset up 1\n"), ("false", 1, "gflow: these modules cannot")],
+)
+def test_modules_and_setup_lines_run_before_the_command(tmp_path, module, code, output):
+    cluster = Cluster(modules=("cuda/12.4", "it's"), setup=("export MINE=1",))
+    (tmp_path / "42.1.ticket").touch()
+    text = script_of(
+        job(42, command=("bash", "-c", "echo set up $MINE; exit 3"), attempt=1),
+        sheet(cluster=cluster, folder=str(tmp_path)),
+    )
+    (tmp_path / "go").write_text(text)
+    line = f"module() {{ {module}; }}; export -f module; exec bash {tmp_path}/go"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout[: len(output)]) == (code, output), done
+    assert (tmp_path / "42.1.exit").read_text() == f"{code} \n"
+
+
+APPTAINER = """#!/bin/bash
+printf '<%s>' "$@"; echo
+until [ "$1" = end ]; do shift; done
+shift 2; exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "image"),
+    [
+        ("", 0, "site image.sif"),
+        ("docker://a/b:1", 2, "docker://a/b:1"),
+        ("it's.sif", 1, "it's.sif"),
+        ("none", 1, ""),
+    ],
+)
+def test_command_runs_in_the_container_of_the_job_or_the_target(tmp_path, wanted, gpus, image):
+    cluster = Cluster(container="site image.sif", container_options=("--bind", "/a b:/data", "end"))
+    (tmp_path / "apptainer").write_text(APPTAINER)
+    (tmp_path / "apptainer").chmod(0o755)
+    (tmp_path / "42.1.ticket").touch()
+    made = job(
+        42, command=("bash", "-c", 'echo "ran $1"; exit 5', "x", "two words"), attempt=1, container=wanted
+    )
+    text = script_of(made, sheet(cluster=cluster, folder=str(tmp_path), gpus=gpus))
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash"], input=text, env=environ, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 5 and done.stdout.endswith("ran two words\n"), done
+    nv = "<--nv>" if gpus else ""
+    words = f"<exec><--pwd></>{nv}<--bind><{tmp_path}><--bind></a b:/data><end><{image}><bash><-c>"
+    assert done.stdout.startswith(words if image else "ran two words"), done
+    assert (tmp_path / "42.1.exit").read_text() == "5 \n"
+
+
+def test_node_without_apptainer_says_so(tmp_path):
+    (tmp_path / "42.1.ticket").touch()
+    made = job(42, command=("true",), attempt=1, container="x.sif")
+    environ = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    text = script_of(made, sheet(folder=str(tmp_path)))
+    done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True)
+    assert done.returncode == 127 and "there is no apptainer on" in done.stdout, done
+
+
+def test_second_token_of_a_run_that_has_begun_starts_nothing(tmp_path):
+    (tmp_path / "42.1.claim.0.6").touch()
+    (tmp_path / "42.1.ticket").touch()
+    text = script_of(job(42, command=("echo", "ran"), attempt=1), sheet(folder=str(tmp_path)))
+    done = subprocess.run(
+        ["bash"],
+        input=text,
+        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "")

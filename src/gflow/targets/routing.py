@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Protocol
 
 from gflow.core.model import LOCAL
@@ -19,10 +19,40 @@ class RemoteTarget(Target, Protocol):
         """Release the target; jobs continue."""
 
 
+class RemoteTargets:
+    """The remote targets by name. In system mode each user has targets of their own, made at first use.
+
+    `make(name, uid)` makes one. `key_of(uid)`: what tells users apart; the same for all: they share targets.
+    """
+
+    def __init__(
+        self,
+        names: Collection[str],
+        make: Callable[[str, int], RemoteTarget],
+        key_of: Callable[[int], Hashable] = lambda uid: None,
+    ) -> None:
+        self.names = names
+        self._make, self._key_of = make, key_of
+        self._made: dict[tuple[str, Hashable], RemoteTarget] = {}
+
+    def of(self, name: str, uid: int) -> RemoteTarget:
+        """The target of this name for jobs of this user. KeyError: no such name; OSError: no such user."""
+        if name not in self.names:
+            raise KeyError(name)
+        key = name, self._key_of(uid)
+        if key not in self._made:
+            self._made[key] = self._make(name, uid)
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[RemoteTarget]:
+        """The targets that were made."""
+        return iter(list(self._made.values()))
+
+
 class Targets:
     """All targets behind the interface of one."""
 
-    def __init__(self, local: Target, remote: Mapping[str, RemoteTarget]) -> None:
+    def __init__(self, local: Target, remote: RemoteTargets) -> None:
         self.local = local
         self.remote = remote
         self._remote_runs: dict[Run, RemoteTarget] = {}
@@ -32,16 +62,15 @@ class Targets:
         if name == LOCAL:
             self.local.start(launch)
             return
-        target = self.remote.get(name)
-        if target is None:
+        if name not in self.remote.names:
             raise OSError(f"there is no target {name!a} in gflow.toml any more")
-        self._remote_runs[launch.run] = target
+        target = self._remote_runs[launch.run] = self.remote.of(name, launch.job.uid)
         target.start(launch)
 
-    def of(self, run: Run, name: str) -> None:
-        """Assign a run to a target: a task of an array that was handed over as a whole."""
-        if name in self.remote:
-            self._remote_runs.setdefault(run, self.remote[name])
+    def of(self, run: Run, name: str, uid: int) -> None:
+        """Assign a run of a user to a target: a task of an array that was handed over as a whole."""
+        if name in self.remote.names and run not in self._remote_runs:
+            self._remote_runs[run] = self.remote.of(name, uid)
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
         self._remote_runs.get(run, self.local).stop(run, now=now, grace_s=grace_s, why=why)
@@ -69,5 +98,5 @@ class Targets:
         self.local.forget_others(keep)
 
     def close(self) -> None:
-        for target in self.remote.values():
+        for target in self.remote:
             target.close()

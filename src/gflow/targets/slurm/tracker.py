@@ -5,26 +5,43 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gflow.core.events import RemoteStatus
-from gflow.core.ids import job_key
-from gflow.core.reasons import NO_REASON, ReasonKind
+from gflow.core.ids import job_key, task_of
+from gflow.core.reasons import NO_REASON
+from gflow.core.task_set import TaskSet
 from gflow.targets.port import End, Ended, Launch, Run
+from gflow.targets.slurm.array_parts import FIRST_REPEATED, USUAL_LIMIT, Part, common, parts_of, without
+from gflow.targets.slurm.background_calls import Calls
+from gflow.targets.slurm.candidate import Action, Candidate, RaceState, Retry, Scancel, Stage
+from gflow.targets.slurm.commands.identities import MARK, Identities
+from gflow.targets.slurm.commands.inquiries import Inquiries
 from gflow.targets.slurm.commands.reasons import in_words
+from gflow.targets.slurm.commands.slurm_cli import Slurm
+from gflow.targets.slurm.files.output_fetches import OutputFetches
+from gflow.targets.slurm.files.result_fetch import FetchOrder, fetch_order
+from gflow.targets.slurm.files.snapshot_sends import SnapshotSends
+from gflow.targets.slurm.files.snapshot_transfer import in_snapshot
 from gflow.targets.slurm.script import ScriptInputs, interpreter_of, script_of, shapes_of
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import Claim, SharedFolder
-from gflow.targets.slurm.commands.slurm_cli import Slurm
+from gflow.targets.slurm.ssh.remote_folder import RemoteFolder, Unreachable
 
 log = logging.getLogger("gflow.slurm")
 # Seconds between two looks at the shared folder while there is any submission.
 LOOK_S = 1.0
+# The reason of a run that has ended there, and whose outputs are not here yet.
+FETCHING = "FetchingOutputs: it has ended, and its outputs are being fetched"
+# Characters of a reason or a list of nodes that are kept: the other side may print anything.
+MOST_TEXT = 4000
 # Seconds after a restart in which the controller may not know its nodes yet and refuses valid jobs.
 SHAKY_S = 60.0
 
@@ -35,28 +52,74 @@ class Tracker:
     def __init__(
         self,
         cluster: Cluster,
-        shared_folder: SharedFolder,
+        shared_folder: SharedFolder | RemoteFolder,
         slurm: Slurm,
         on_status: Callable[[list[RemoteStatus]], None],
         on_end: Callable[[Ended], None],
+        calls: Calls,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.cluster, self.shared_folder, self.slurm, self.clock = cluster, shared_folder, slurm, clock
+        self.calls = calls
         self._on_status, self._on_end = on_status, on_end
-        self.daemon = shared_folder.daemon_id()
+        # Our identity in tags; empty until the shared folder could be used.
+        self.daemon = ""
         self.submissions: dict[Run, SlurmSubmission] = {}
         self.tracked_runs: dict[str, TrackedRun] = {}
+        # Submissions whose files are not in the shared folder yet, and runs that are to be withdrawn or
+        # stopped: kept until it is done, as the folder may fail for a while.
+        self.unprepared: dict[Run, SlurmSubmission] = {}
+        self.pending_actions: dict[str, TrackedRun] = {}
+        # Runs whose files are to be deleted, and runs that ended before any file could be written.
+        self.to_forget: set[str] = set()
+        self.untouched: set[str] = set()
+        self._folder_error = ""
+        # Submissions that Slurm may not have yet, in the order in which they came.
+        self.unsent: dict[Run, SlurmSubmission] = {}
+        # Runs that were asked to stop, by name.
+        self.stopping: dict[str, TrackedRun] = {}
         self.pending_reports: list[RemoteStatus] = []
-        # Slurm jobs to cancel, until scancel succeeds: job id and the tag that it must have. A controller
-        # that was killed reuses job ids.
-        self.to_cancel: dict[str, str] = {}
+        # Calls of scancel, until one succeeds or the job is gone, with the tick of the order; and those
+        # that are being made.
+        self.scancels: dict[Scancel, int] = {}
+        self.sent_scancels: set[Scancel] = set()
+        # Accounts, QOSs and partitions for which Slurm takes no more jobs now.
+        self.held_back: dict[tuple[str, ...], Retry] = {}
+        # Calls of sbatch that have not returned, and whether a listing of the queue has not.
+        self.sbatch_calls = 0
+        self.is_polling = False
+
+        def poll_soon() -> None:
+            self.poll_within(LOOK_S)
+
+        self.inquiries = Inquiries(slurm, calls, poll_soon)
+        self.identities = Identities(slurm, calls, self.tick, poll_soon)
+        self.snapshots = SnapshotSends(calls, clock)
+        # Fetches outputs; set by the worker.
+        self.outputs: OutputFetches | None = None
+        # MaxArraySize of the cluster, which is asked for when an array may exceed it; 0: not known.
+        self.array_limit = 0
+        self._limit_retry = Retry()
+        # Whether the last listing left the state of a job open.
+        self.is_unsettled = False
+        # Orders what was asked of Slurm: a listing speaks only of what was done before it began.
+        self._ticks = itertools.count(1)
+        # No look at the shared folder before this time.
+        self.look_at = 0.0
         # Ids of jobs that were submitted again: their ends are ignored.
         self.ignored_ids: set[str] = set()
         self.poll_at = self.pause_s = 0.0
         self.created_at = clock()
         # The time since which the controller does not answer; 0: it answers.
         self._down_since = 0.0
+        # The same on the wall clock.
+        self.down_at = 0.0
         self._shaky_until = 0.0
+        # When the controller answered last (wall clock; 0: never), and what its command said since.
+        self.answered_at = 0.0
+        self.error = ""
         # Read the shared folder in the next turn even if its mtime has not changed.
         self.must_read_folder = True
 
@@ -74,29 +137,69 @@ class Tracker:
     def mark_down(self, why: str) -> None:
         """Record that the controller does not answer, back off, and report it for all unsent submissions."""
         now = self.clock()
+        self.error = why.strip()
         if not self._down_since:
             log.warning("the Slurm controller does not answer: %s", why.strip())
             self._down_since = now
+            self.down_at = time.time()
         self.pause_s = min(max(2.0, self.pause_s * 2), self.cluster.poll_most_secs)
         self.poll_at = now + self.pause_s
+        if self.shared_folder.is_remote:
+            self._report_unreachable()
+            return
+        for submission in self.unsent.values():
+            self.report_submission(submission, in_words("SlurmUnreachable"))
+
+    @property
+    def unreachable(self) -> str:
+        """That the cluster does not answer, since when and why."""
+        since = time.strftime("%H:%M", time.localtime(self.down_at))
+        return f"{self.name} unreachable since {since} ({self.error[:200]})"
+
+    def _report_unreachable(self) -> None:
+        """Report for all runs that the cluster does not answer. They keep their state."""
+        reason = f"Unreachable: {self.unreachable}"
         for submission in self.submissions.values():
-            if any(candidate.stage is not Stage.SENT for candidate in submission.candidates):
-                self.report_submission(submission, in_words("SlurmUnreachable"))
+            if any(one.claim is None for one in submission.tracked_runs.values()):
+                self.report_submission(submission, reason)
+        for tracked in self.tracked_runs.values():
+            if tracked.claim is not None:
+                self.report(tracked, running=True, id=tracked.claim.id, reason=reason)
 
     def mark_up(self) -> None:
+        self.answered_at, self.error = time.time(), ""
         if self._down_since:
             log.warning("the Slurm controller answers again")
             self._down_since, self.pause_s = 0.0, 0.0
             self.ignored_ids.clear()
+            for tracked in self.tracked_runs.values():
+                tracked.reported = ()  # the reason that is shown is that it does not answer
+            for candidate in [one for each in self.submissions.values() for one in each.candidates]:
+                candidate.copies = 0  # a controller that restarts may have lost them all
             self._shaky_until = self.clock() + SHAKY_S
 
     def poll_now(self) -> None:
         """Poll in the next turn, and restart from the shortest interval."""
         self.poll_at, self.pause_s = 0.0, 0.0
 
+    def tick(self) -> int:
+        return next(self._ticks)
+
     def poll_within(self, seconds: float) -> None:
         """Poll again after this many seconds at the latest."""
         self.poll_at = min(self.poll_at, self.clock() + seconds)
+
+    def knows_array_limit(self, submission: SlurmSubmission) -> bool:
+        """Whether it is known how to submit an array. MaxArraySize is asked for if it may matter."""
+        if submission.last_task < USUAL_LIMIT or self.array_limit:
+            return True
+        if self.clock() >= self._limit_retry.at:
+            self._limit_retry.back_off(self.clock(), self.cluster.poll_most_secs, LOOK_S)
+            self.calls.start(self.slurm.max_array_size, self._note_array_limit, 0)
+        return False
+
+    def _note_array_limit(self, limit: int) -> None:
+        self.array_limit = limit
 
     # ------------------------------------------------------------ ends
 
@@ -104,16 +207,59 @@ class Tracker:
         """Take the claim token of a run; whether the run can no longer begin."""
         if tracked.claim is not None or tracked.has_exit:
             return False
-        return self.shared_folder.withdraw(tracked.name)
+        tracked.is_withdrawn = tracked.is_withdrawn or self.shared_folder.withdraw(tracked.name)
+        return tracked.is_withdrawn
+
+    def withdraw_all(self, runs: Sequence[TrackedRun]) -> dict[str, bool]:
+        """As `withdraw`, for several runs with one call of the shared folder; by name."""
+        names = [one.name for one in runs if not (one.claim or one.has_exit or one.is_withdrawn)]
+        found = self.shared_folder.withdraw_all(names) if names else {}
+        for tracked in runs:
+            tracked.is_withdrawn = tracked.is_withdrawn or found.get(tracked.name, False)
+        return {tracked.name: tracked.is_withdrawn for tracked in runs}
+
+    def request(self, tracked: TrackedRun, action: Action) -> None:
+        """Note an action on a run, for `cancel.carry_out`."""
+        tracked.action = action
+        self.pending_actions[tracked.name] = tracked
+
+    def report_trouble(self, submission: SlurmSubmission, error: OSError) -> None:
+        """Report that a submission waits because the shared folder cannot be used."""
+        if isinstance(error, Unreachable):
+            if not self.is_down:
+                self.mark_down(str(error.strerror))
+            return
+        words = f"{error.strerror or error} ({self.shared_folder.folder}); gflow goes on trying"
+        if words != self._folder_error:
+            log.warning("the shared folder: %s", words)
+        self._folder_error = words
+        self.report_submission(submission, f"SharedFolder: {words}")
+
+    def report_folder_error(self, error: OSError) -> None:
+        """Report that the shared folder as a whole cannot be used."""
+        waiting = {**self.unprepared, **self.unsent}
+        for submission in [
+            *waiting.values(),
+            *(tracked.submission for tracked in self.pending_actions.values()),
+        ]:
+            self.report_trouble(submission, error)
 
     def mark_for_cancel(self, submission: SlurmSubmission, task: str = "") -> None:
-        """Mark the unclaimed Slurm jobs of a submission, or of one of its tasks, for cancellation."""
-        number = task.partition(".")[0].partition("_")[2]
-        suffix = f"_{number}" if number and submission.is_array else ""
+        """Order scancel for the unclaimed Slurm jobs of a submission, or of one of its tasks."""
+        number = task.partition(".")[0].partition("_")[2] if submission.is_array else ""
         claimed = {tracked.claim.id for tracked in submission.tracked_runs.values() if tracked.claim}
-        for candidate in submission.candidates:
-            if candidate.id and candidate.id + suffix not in claimed:
-                self.to_cancel[candidate.id + suffix] = submission.tag(self.daemon, candidate.number)
+        for candidate in submission.candidates_of(int(number)) if number else submission.candidates:
+            id = f"{candidate.id}_{int(number) - candidate.offset}" if number else candidate.id
+            if candidate.id and id not in claimed:
+                tag = submission.tag(self.daemon, candidate.number)
+                is_whole_array = submission.is_array and not number  # some of its tasks may run
+                self.order_scancel(Scancel(id, tag, only_pending=is_whole_array))
+
+    def order_scancel(self, order: Scancel) -> None:
+        """Order a call of scancel. It is made after the next listing that shows the job with its tag."""
+        self.scancels[order] = self.tick()
+        if not self.is_down:
+            self.poll_at = 0.0
 
     def end(self, tracked: TrackedRun, end: End) -> None:
         """Report the end of a run: no process of it lives or can begin."""
@@ -122,24 +268,32 @@ class Tracker:
         if submission.run == tracked.run:
             self.drop(submission)
         self.tracked_runs.pop(tracked.name, None)
+        self.stopping.pop(tracked.name, None)
+        self.pending_actions.pop(tracked.name, None)
         submission.tracked_runs.pop(tracked.name, None)
-        self._on_end(Ended(tracked.run, end))
+        self._report_end(tracked, Ended(tracked.run, end))
+        for held in self.held_back.values():
+            held.at = 0.0  # a limit may allow one more now
         if submission.is_array:
             self.end_withdrawn_array(submission)
         self.poll_now()
 
+    def _report_end(self, tracked: TrackedRun, ended: Ended) -> None:
+        """Report an end; of a run with outputs, after these have been fetched or could not be."""
+        launch = tracked.submission.launch
+        order = outputs_of(launch, launch_there(launch, self.shared_folder)) if tracked.claim else None
+        if order is None or self.outputs is None:
+            self._on_end(ended)
+            return
+        assert tracked.claim is not None
+        self.report(tracked, running=True, id=tracked.claim.id, reason=FETCHING)
+        self.flush_reports()
+        self.outputs.hold(ended, order, self._on_end)
+
     def end_withdrawn_array(self, submission: SlurmSubmission) -> None:
-        """End a withdrawn array once none of its tasks runs."""
-        started = [
-            tracked
-            for tracked in submission.tracked_runs.values()
-            if tracked.claim is not None or tracked.stop_requested
-        ]
-        if (
-            submission.refusal.kind is ReasonKind.WITHDRAWN
-            and not started
-            and submission.run in self.submissions
-        ):
+        """End an array that was withdrawn or refused, once none of its tasks runs or can begin."""
+        runs = submission.tracked_runs.values()
+        if submission.refusal and self.is_tracked(submission) and all(one.is_withdrawn for one in runs):
             self.end_submission(submission)
 
     def end_submission(self, submission: SlurmSubmission) -> None:
@@ -150,8 +304,32 @@ class Tracker:
     def drop(self, submission: SlurmSubmission) -> None:
         self.mark_for_cancel(submission)
         self.submissions.pop(submission.run, None)
+        self.unsent.pop(submission.run, None)
+        self.unprepared.pop(submission.run, None)
         for name in submission.tracked_runs:
             self.tracked_runs.pop(name, None)
+            self.stopping.pop(name, None)
+            self.pending_actions.pop(name, None)
+
+    def is_tracked(self, submission: SlurmSubmission) -> bool:
+        return self.submissions.get(submission.run) is submission
+
+    def set_stage(self, submission: SlurmSubmission, candidate: Candidate, stage: Stage) -> None:
+        """Change the stage of a candidate."""
+        candidate.stage = stage
+        if any(one.stage in (Stage.NEW, Stage.UNSURE) for one in submission.candidates):
+            self.unsent[submission.run] = submission
+        else:
+            self.unsent.pop(submission.run, None)
+
+    def known_tags(self) -> dict[str, str]:
+        """The tag that each Slurm job should have whose number is known."""
+        tags = {order.id.partition("_")[0]: order.tag for order in self.scancels}
+        for submission in self.submissions.values():
+            for candidate in submission.candidates:
+                if candidate.id:
+                    tags[candidate.id] = submission.tag(self.daemon, candidate.number)
+        return tags
 
     # ------------------------------------------------------------ reports
 
@@ -159,6 +337,7 @@ class Tracker:
         self, tracked: TrackedRun, *, running: bool = False, reason: str = "", id: str = "", nodes: str = ""
     ) -> None:
         """Queue a status report about a run if the status has changed."""
+        reason, nodes = reason[:MOST_TEXT], nodes[:MOST_TEXT]
         status = (running, reason, id, nodes)
         if tracked.reported == status:
             return
@@ -166,13 +345,21 @@ class Tracker:
         if not running and tracked.submission.is_array:
             self.report_submission(tracked.submission, reason, id.partition("_")[0])
             return
-        run = tracked.run
+        run, gpus = tracked.run, tracked.submission.gpus_of(tracked.claim) if running else 0
         self.pending_reports.append(
-            RemoteStatus(key=run.key, attempt=run.attempt, running=running, reason=reason, id=id, nodes=nodes)
+            RemoteStatus(
+                key=run.key,
+                attempt=run.attempt,
+                running=running,
+                reason=reason,
+                id=id,
+                nodes=nodes,
+                gpus=gpus,
+            )
         )
 
     def report_submission(self, submission: SlurmSubmission, reason: str, id: str = "") -> None:
-        run = submission.run
+        run, reason = submission.run, reason[:MOST_TEXT]
         if submission.reported != (reason, id):
             submission.reported = (reason, id)
             self.pending_reports.append(RemoteStatus(key=run.key, attempt=run.attempt, reason=reason, id=id))
@@ -181,30 +368,6 @@ class Tracker:
         if self.pending_reports:
             reports, self.pending_reports = self.pending_reports, []
             self._on_status(reports)
-
-
-MARK = "gflow:"
-
-
-class Stage(Enum):
-    """The state of a candidate. UNSURE: sbatch was called, and its outcome is not known."""
-
-    NEW = "new"
-    UNSURE = "unsure"
-    SENT = "sent"
-    REFUSED = "refused"
-
-
-class Candidate:
-    """One sbatch call: the job, or one of the shapes of a race."""
-
-    def __init__(self, number: int, nodes: int, gpus: int, stage: Stage) -> None:
-        self.number, self.nodes, self.gpus = number, nodes, gpus
-        self.stage = stage
-        self.id = ""
-        # When it was sent, and how many polls since then have not shown it.
-        self.sent_at = 0.0
-        self.missing = 0
 
 
 class TrackedRun:
@@ -218,7 +381,21 @@ class TrackedRun:
         self.reported: tuple[object, ...] = ()
         # The times since which Slurm reports a final state, or does not list it; 0: not the case.
         self.final_since = self.absent_since = 0.0
+        # How many listings have shown other tasks of its array, and not this one.
+        self.missing = 0
+        # The action that is to be carried out on it, and whether its token was taken.
+        self.action: Action | None = None
+        self.is_withdrawn = False
         self.stop_requested = False
+        # How often a task was submitted again because a restarted controller ended it.
+        self.resubmissions = 0
+        # When the grace time after a stop request is over.
+        self.kill_at = 0.0
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether it may begin and has not."""
+        return not (self.claim or self.is_withdrawn or self.action)
 
 
 class SlurmSubmission:
@@ -233,20 +410,108 @@ class SlurmSubmission:
         if job.progress is not None:
             runs = [Run(job_key(job.number, task), job.attempt) for task in job.progress.pending]
         self.tracked_runs = {run.name: TrackedRun(run, self) for run in runs}
-        # How often it was submitted again because a restarted controller ended it.
+        self.race = RaceState()
+        # When its files are written again, after a failure.
+        self.retry = Retry()
+        # Whether its files are in the shared folder.
+        self.is_prepared = False
+        # How often it was submitted again because a restarted controller ended it; and the tasks of an array
+        # that are to be.
         self.resubmissions = 0
+        self.lost_tasks: set[int] = set()
         # Why no further run of it can begin; NO_REASON: runs can begin.
         self.refusal = NO_REASON
         self.reported: tuple[str, str] = ("", "")
-        # When the grace time after a stop request is over; 0: no stop was requested.
-        self.kill_at = 0.0
 
     @property
     def is_array(self) -> bool:
         return self.launch.job.is_array
 
+    def gpus_of(self, claim: Claim | None) -> int:
+        """The GPUs of the shape that won a race, on all nodes; 0: it is none."""
+        if claim is None or self.is_split or len(self.candidates) < 2:
+            return 0
+        return next((one.nodes * one.gpus for one in self.candidates if one.number == claim.candidate), 0)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is an array in parts, each of which is a candidate."""
+        return self.candidates[0].tasks is not None
+
+    @property
+    def last_task(self) -> int:
+        """The largest task index; 0 for a job without tasks."""
+        job = self.launch.job
+        return job.progress.pending.last if job.progress is not None else job.task or 0
+
+    def divide(self, limit: int) -> None:
+        """Divide an array that Slurm has not got into parts, if it exceeds this MaxArraySize."""
+        job = self.launch.job
+        for candidate in self.candidates:
+            candidate.offset = (job.task or 0) // limit * limit
+        if job.progress is not None and self.last_task >= limit and len(self.candidates) == 1:
+            self.candidates = self.split(parts_of(job.progress.pending, limit), Stage.NEW)
+
+    def split(self, parts: Sequence[Part], stage: Stage) -> list[Candidate]:
+        """New candidates for parts of an array, of the same shape as the present ones."""
+        first = self.candidates[0]
+        return [
+            Candidate(part.number, first.nodes, first.gpus, stage, part.tasks, part.offset) for part in parts
+        ]
+
+    def free_number(self, wanted: int) -> int:
+        """A number for a new part: this one, unless another part has it."""
+        numbers = {one.number for one in self.candidates}
+        return wanted if wanted not in numbers else max(FIRST_REPEATED - 1, *numbers) + 1
+
+    def repeat(self, tasks: TaskSet) -> list[Candidate]:
+        """Move tasks of an array to new parts, which Slurm has not got; these."""
+        progress = self.launch.job.progress
+        assert progress is not None
+        made: list[Candidate] = []
+        for candidate in list(self.candidates):
+            whole = progress.pending if candidate.tasks is None else candidate.tasks
+            moved = common(tasks, whole)
+            if moved:
+                candidate.tasks = without(whole, moved)
+                part = Part(self.free_number(candidate.number), moved, candidate.offset)
+                new = self.split([part], Stage.NEW)
+                self.candidates += new
+                made += new
+        return made
+
+    def candidates_of(self, task: int | None) -> list[Candidate]:
+        """The candidates of which one may run this task of an array."""
+        if not self.is_split or task is None:
+            return self.candidates
+        return [one for one in self.candidates if one.tasks is not None and task in one.tasks]
+
+    def runs_of(self, candidate: Candidate) -> list[TrackedRun]:
+        """The runs that a candidate may run."""
+        runs = list(self.tracked_runs.values())
+        if candidate.tasks is None:
+            return runs
+        return [one for one in runs if (task_of(one.run.key) or 0) in candidate.tasks]
+
+    def is_newer_than(self, listed: int, tracked: TrackedRun) -> bool:
+        """Whether sbatch was called for a run of it after the tick at which a listing began."""
+        candidates = self.candidates_of(task_of(tracked.run.key))
+        return any(one.is_being_sent or one.returned > listed for one in candidates)
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether any run of it may begin and has not."""
+        return any(one.can_begin for one in self.tracked_runs.values())
+
     def tag(self, daemon: str, candidate: int) -> str:
-        return f"{MARK}{daemon}:{self.run.name}:{candidate}"
+        """The tag of a candidate. Slurm's index of a task is less by the offset behind it."""
+        offset = next((one.offset for one in self.candidates if one.number == candidate), 0)
+        return f"{MARK}{daemon}:{self.run.name}:{candidate}" + (f"+{offset}" if offset else "")
+
+    def job_id(self, candidate: Candidate, tracked: TrackedRun) -> str:
+        """The id of the Slurm job, or of the task of an array, that may run this run."""
+        task = task_of(tracked.run.key) if self.is_array else None
+        return candidate.id if task is None else f"{candidate.id}_{task - candidate.offset}"
 
 
 class RowTag(NamedTuple):
@@ -260,12 +525,15 @@ class RowTag(NamedTuple):
 def read_tag(comment: str, daemon: str, task: int | None) -> RowTag | None:
     """Parse the tag in a job's comment; None: not a job of this daemon."""
     words = comment.split(":")
-    if len(words) != 4 or words[0] != MARK[:-1] or words[1] != daemon or not words[3].isdecimal():
+    if len(words) != 4 or words[0] != MARK[:-1] or words[1] != daemon:
+        return None
+    candidate, _, offset = words[3].partition("+")
+    if not f"{candidate}{offset}".isdecimal():
         return None
     name = words[2]
     number, _, attempt = name.rpartition(".")
-    run = name if task is None or "_" in number else f"{number}_{task}.{attempt}"
-    return RowTag(run, name, int(words[3]))
+    run = name if task is None or "_" in number else f"{number}_{task + int(offset or 0)}.{attempt}"
+    return RowTag(run, name, int(candidate))
 
 
 def build_script(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str, tag: str) -> str:
@@ -287,6 +555,8 @@ def build_script(launch: Launch, candidate: Candidate, cluster: Cluster, folder:
         candidate=candidate.number,
         nodes=candidate.nodes,
         gpus=candidate.gpus,
+        tasks=candidate.tasks,
+        offset=candidate.offset,
     )
     return script_of(launch.job, inputs)
 
@@ -303,6 +573,28 @@ def variables_of(block: bytes) -> dict[str, str]:
         if name and equals:
             found[os.fsdecode(name)] = os.fsdecode(value)
     return found
+
+
+def launch_there(launch: Launch, folder: SharedFolder | RemoteFolder) -> Launch:
+    """The launch with the paths as they are on the cluster. A job whose files are sent runs in their copy."""
+    launch = in_snapshot(launch, f"{folder.folder}/snapshots", has_logs=folder.is_remote)
+    if not folder.is_remote:
+        return launch
+    spec = launch.job.spec
+    cwd = folder.expand(spec.cwd)
+    script_path = spec.script_path if spec.sync else ""
+    spec = msgspec.structs.replace(spec, cwd=cwd, script_path=script_path)
+    job = msgspec.structs.replace(launch.job, spec=spec)
+    log, error_log = (os.path.join(cwd, folder.expand(path)) for path in (launch.log, launch.error_log))
+    return launch._replace(job=job, log=log, error_log=error_log)
+
+
+def outputs_of(launch: Launch, there: Launch) -> FetchOrder | None:
+    """What is fetched when a job ends. `there`: the launch as it is on the cluster; None: nothing."""
+    spec = launch.job.spec
+    if not spec.outputs or there.job.spec.cwd == launch.here:
+        return None
+    return fetch_order(launch.job, there.job.spec.cwd, launch.here, spec.outputs)
 
 
 def environment_of(launch: Launch) -> dict[str, str]:

@@ -7,12 +7,32 @@ looked up by that tag before it is repeated. And a job runs only if it can take 
 
 from __future__ import annotations
 
-from gflow.targets.port import Launch, Run
-from gflow.targets.slurm import cancel, poll, submit
-from gflow.targets.slurm.shared_folder import RunFiles
-from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Stage, Tracker
+from collections.abc import Callable
+from typing import NamedTuple
 
-UNTOUCHED = RunFiles(has_token=True, was_submitted=False, claim=None, withdrawn=False, exit=False)
+from gflow.targets.port import Launch, Run
+from gflow.targets.slurm import cancel, poll, prepare, submit
+from gflow.targets.slurm.files.output_fetches import OutputFetches
+from gflow.targets.slurm.files.snapshot_sends import Transfer
+from gflow.targets.slurm.ssh.remote_folder import Unreachable
+from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Tracker
+
+# Seconds until the next turn while the shared folder cannot be used at all.
+NO_FOLDER_S = 5.0
+
+
+class Connection(NamedTuple):
+    """The connection to the controller, as of the last poll."""
+
+    # Whether the controller did not answer when it was last asked.
+    is_down: bool = False
+    # Whether it is down or has just restarted: its refusals are not final then.
+    is_shaky: bool = False
+    # When it answered last (wall clock; 0: never), and what its command said since.
+    answered_at: float = 0.0
+    error: str = ""
+    # Since when it does not answer, and why, in words; empty: it answers.
+    unreachable: str = ""
 
 
 class SlurmWorker:
@@ -20,88 +40,110 @@ class SlurmWorker:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        # The listing of the shared folder, shared by all starts until the next turn: it may have thousands
-        # of entries.
-        self._folder_cache: dict[str, RunFiles] | None = None
 
     @property
-    def is_down(self) -> bool:
-        return self._tracker.is_down
+    def connection(self) -> Connection:
+        tracker = self._tracker
+        words = tracker.unreachable if tracker.is_down else ""
+        return Connection(tracker.is_down, tracker.is_shaky, tracker.answered_at, tracker.error, words)
 
-    @property
-    def is_shaky(self) -> bool:
-        return self._tracker.is_shaky
+    def begun_runs(self) -> list[str]:
+        """The names of the runs that have begun and not ended."""
+        return [name for name, tracked in self._tracker.tracked_runs.items() if tracked.claim is not None]
+
+    def send_snapshots_by(self, make: Callable[[str], Transfer]) -> None:
+        """`make` makes the transfer for a shared folder, whose path may be known only later."""
+        self._tracker.snapshots.make = lambda: make(str(self._tracker.shared_folder.folder))
+
+    def fetch_outputs_by(self, outputs: OutputFetches) -> None:
+        self._tracker.outputs = outputs
 
     # ------------------------------------------------------------ requests of the daemon
 
     def start(self, launch: Launch) -> None:
         """Track a launch, to be submitted in the next turn unless an earlier daemon has submitted it."""
-        tracker, shared_folder = self._tracker, self._tracker.shared_folder
-        if self._folder_cache is None:
-            self._folder_cache = shared_folder.look()
-        known = self._folder_cache
-        found = known.get(launch.run.name)
-        submission = SlurmSubmission(launch, was_submitted=found is not None and found.was_submitted)
-        tracker.submissions[launch.run] = submission
+        tracker = self._tracker
+        submission = SlurmSubmission(launch, was_submitted=False)
+        tracker.submissions[launch.run] = tracker.unprepared[launch.run] = submission
         tracker.tracked_runs |= submission.tracked_runs
-        untouched = [
-            name for name in submission.tracked_runs if name not in known or known[name] == UNTOUCHED
-        ]
-        if submission.candidates[0].stage is Stage.NEW:
-            shared_folder.issue(untouched)
-            if launch.script is not None:
-                shared_folder.put(launch.run.name, "script", launch.script)
-        tracker.must_read_folder = True
-        if all(
-            name in known and (known[name].claim or known[name].withdrawn) for name in submission.tracked_runs
-        ):
-            for candidate in submission.candidates:  # every run has been claimed or withdrawn
-                candidate.stage = Stage.SENT
+        if tracker.is_down and tracker.shared_folder.is_remote:
+            tracker.report_submission(submission, f"Unreachable: {tracker.unreachable}")
 
     def stop(self, run: Run, *, now: bool) -> None:
         cancel.stop(self._tracker, run, now=now)
+        self._start_poll_if_due()
 
     def withdraw(self, run: Run) -> None:
         cancel.withdraw(self._tracker, run)
 
     def signal(self, run: Run, number: int) -> None:
         cancel.signal(self._tracker, run, number)
+        self._start_poll_if_due()
 
     def forget(self, run: Run) -> None:
         """Delete the files of a run whose end is durable. A late duplicate finds no claim token."""
         tracker = self._tracker
-        self._folder_cache = None
         submission = tracker.submissions.get(run)
         tracked = tracker.tracked_runs.pop(run.name, None)
-        names = [run.name]
+        if run.name in tracker.untouched:
+            tracker.untouched.discard(run.name)
+            return
+        tracker.to_forget.add(run.name)
         if submission is not None:
-            names += submission.tracked_runs
+            tracker.to_forget.update(submission.tracked_runs)
             tracker.drop(submission)
-        elif tracked is not None and tracked.submission.run in tracker.submissions:
+        elif tracked is not None and tracker.is_tracked(tracked.submission):
             tracked.submission.tracked_runs.pop(run.name, None)
-        for name in names:
-            tracker.shared_folder.clear(name)
 
     # ------------------------------------------------------------ a turn
 
     def turn(self) -> float | None:
         """Do everything that is due. Seconds until the next turn; None: not before the next request."""
         tracker = self._tracker
-        self._folder_cache = None
-        if not tracker.submissions and not tracker.to_cancel:
+        if not (tracker.submissions or tracker.scancels or tracker.to_forget):
             return None
-        if tracker.must_read_folder or tracker.shared_folder.has_news():
-            tracker.must_read_folder = False
-            poll.read_shared_folder(tracker)
-        waiting = any(
-            candidate.stage in (Stage.NEW, Stage.UNSURE)
-            for e in tracker.submissions.values()
-            for candidate in e.candidates
-        )
-        if tracker.clock() >= tracker.poll_at:
-            poll.poll(tracker)
-        if waiting and not tracker.is_down:
-            submit.submit_all(tracker)
-        cancel.stop_due(tracker)
+        if tracker.shared_folder.is_remote and tracker.is_down and tracker.clock() < tracker.poll_at:
+            tracker.flush_reports()
+            return self._until_poll()
+        try:
+            self._use_folder()
+        except Unreachable as error:
+            tracker.mark_down(str(error.strerror))
+        except OSError as error:
+            tracker.report_folder_error(error)
+        if not tracker.daemon:
+            tracker.flush_reports()
+            is_remote = tracker.shared_folder.is_remote
+            return self._until_poll() if is_remote else NO_FOLDER_S
+        cancel.kill_due(tracker)
+        self._start_poll_if_due()
+        submit.submit_due(tracker)
         tracker.flush_reports()
+        if tracker.is_polling:
+            return LOOK_S
         return min(LOOK_S, max(0.0, tracker.poll_at - tracker.clock()))
+
+    def _until_poll(self) -> float:
+        """Seconds until a cluster that does not answer is asked again, a few at most."""
+        return min(NO_FOLDER_S, max(0.0, self._tracker.poll_at - self._tracker.clock()))
+
+    def _use_folder(self) -> None:
+        """Do what needs the shared folder: delete and write files, read news, withdraw and stop runs."""
+        tracker, shared_folder = self._tracker, self._tracker.shared_folder
+        tracker.daemon = tracker.daemon or shared_folder.daemon_id()
+        if tracker.to_forget:
+            shared_folder.clear(tracker.to_forget)
+            tracker.to_forget.clear()
+        now = tracker.clock()
+        is_due = now >= tracker.look_at and (tracker.must_read_folder or shared_folder.has_news())
+        if is_due or prepare.due_submissions(tracker):
+            files = shared_folder.look()
+            tracker.must_read_folder = False
+            tracker.look_at = now + LOOK_S
+            prepare.prepare_all(tracker, files)
+            poll.apply_files(tracker, files)
+        cancel.carry_out(tracker, list(tracker.pending_actions.values()))
+
+    def _start_poll_if_due(self) -> None:
+        if self._tracker.daemon and self._tracker.clock() >= self._tracker.poll_at:
+            poll.start_poll(self._tracker)

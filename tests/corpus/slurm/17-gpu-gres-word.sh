@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --gres=gpu
+
+python train.py

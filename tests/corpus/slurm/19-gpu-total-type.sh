@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --gpus=a100:3
+
+python train.py

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --mem=0
+
+./x

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --mem=3G --time=1-12
+
+./x

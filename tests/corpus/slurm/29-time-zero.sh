@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH -t 0 --nice=50
+
+./x

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH -n 12 --spread-job
+
+srun ./solver

@@ -1,0 +1,5 @@
+#!/bin/bash
+#SBATCH -L matlab:2,ansys
+#SBATCH -c 2
+
+matlab -batch run

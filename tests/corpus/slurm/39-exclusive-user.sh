@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --exclusive=user -c 2
+
+./x

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --partition=main,low --nice
+
+./x

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH -s -n 2 --overcommit
+
+srun ./x
