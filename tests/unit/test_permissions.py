@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gflow.core.model import Job, Moment, Spec
+from gflow.core.model import Job, JobProgress, Moment, Spec
 from gflow.core.reasons import parse
 from gflow.daemon.api.api_route import ApiRoute
 from gflow.daemon.api.permissions import Permission
@@ -54,6 +54,7 @@ def secretive_job() -> Job:
         submitted_at=1.0,
         reason=parse(f"StartFailed: no log at /{SECRET}"),
         attempt=1,
+        progress_report=JobProgress(at=1.0, step=3, metrics={SECRET: 1.0}, profile_dir=f"/{SECRET}"),
     )
 
 

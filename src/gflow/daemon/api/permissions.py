@@ -97,6 +97,18 @@ def acting_user(request: Request) -> str:
     return user_name(uid)
 
 
+def may_ask_cluster(request: Request, job: Job) -> bool:
+    """Whether the caller may have a cluster asked about this job: that is done with the keys of its owner."""
+    is_system = context_of(request).settings.is_system
+    return not is_system or request.scope["state"]["uid"] == 0 or caller_as_owner(request).owns(job)
+
+
+def check_local(request: Request, message: str) -> None:
+    """Refuse a request that came over TCP: a stolen token or session could otherwise renew itself."""
+    if not request.scope["state"]["pid"]:
+        raise Forbidden(message)
+
+
 def check(request: Request, jobs: list[Job]) -> None:
     """Raise unless the permission of the route covers all of these jobs for the caller.
 

@@ -1,6 +1,7 @@
-"""Authentication of TCP requests: Host header, Origin header, bearer token, request rate.
+"""Authentication of TCP requests: Host header, Origin header, bearer token or web session, request rate.
 
-The caller acts as the user of the token, without groups: operator and root rights need the Unix socket.
+The caller acts as the user of the token or session. A token has no groups: operator and root rights need the
+Unix socket. A session has the groups with which it was made there (see `auth.web_sessions`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import time
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api.connections import network_of
 from gflow.daemon.api.response import on_error
 from gflow.daemon.auth.tokens import Token, Tokens
 from gflow.daemon.auth.users import user_name, why_unusable
+from gflow.daemon.auth.web_sessions import HEADER, WebSession, WebSessions
 from gflow.errors import Forbidden, GflowError, TooMany, Unauthorized
 
 # Token bucket per caller: requests per second, size of the bucket, cost of a wrong bearer token.
@@ -48,11 +50,18 @@ class Gate:
     """ASGI middleware that admits authenticated requests to `app`."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, hosts: frozenset[str], *, is_system: bool = False
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        sessions: WebSessions,
+        hosts: frozenset[str],
+        *,
+        is_system: bool = False,
     ) -> None:
         self._app = app
         self._is_system = is_system
         self._tokens = tokens
+        self._sessions = sessions
         self._hosts = hosts
         self._buckets = TokenBuckets()
 
@@ -70,42 +79,52 @@ class Gate:
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> dict[str, Any]:
         """Authenticate the request and return its `scope["state"]`. Raises a GflowError otherwise."""
-        self._check_host(headers)
+        check_host(headers, self._hosts)
         address = str((scope.get("client") or ("?",))[0])
-        token = self._tokens.find(_bearer(headers))
-        if token is None or user_name(token.uid) != token.user:
-            self._buckets.take(network_of(address), WRONG)
-            if token is not None:
-                await self._tokens.revoke_orphans()
+        found = await self._identify(headers)
+        if found is None:
+            self.charge_stranger(address)
             raise Unauthorized
-        self._buckets.take(token.uid)
-        if not scope["state"]["ticket"].recognise(token.uid):
+        self._buckets.take(found.uid)
+        if not scope["state"]["ticket"].recognise(found.uid):
             raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
-        if self._is_system and (why := why_unusable(token.uid, token.user)):
+        if self._is_system and (why := why_unusable(found.uid, found.user)):
             raise Forbidden(why, hint="ask the administrator of the machine")
         return {
-            "uid": token.uid,
+            "uid": found.uid,
             "pid": 0,
-            "groups": frozenset(),
-            "origin": _origin(token, address),
-            "limits": token.limits,
+            "groups": found.groups,
+            "origin": f"{found.label} from {address}",
+            "limits": found.limits,
+            "session": found if isinstance(found, WebSession) else None,
         }
 
-    def _check_host(self, headers: Headers) -> None:
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or _host_name(hosts[0]) not in self._hosts:
-            raise Forbidden(
-                f"this gflow daemon is not known as {' '.join(hosts)[:60]!a}",
-                hint="daemon.allowed_hosts sets its names",
-            )
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != hosts[0]:
-            raise Forbidden("web pages of other sites may not send requests to this gflow daemon")
+    async def _identify(self, headers: Headers) -> Token | WebSession | None:
+        """The token or the session that the request shows; None if there is none, or it is not valid."""
+        if shown := headers.get(HEADER):
+            return self._sessions.find(shown, cookie_parser(headers.get("cookie", "")))
+        token = self._tokens.find(_bearer(headers))
+        if token is not None and user_name(token.uid) != token.user:
+            await self._tokens.revoke_orphans()
+            return None
+        return token
+
+    def charge_stranger(self, address: str) -> None:
+        """Charge a wrong secret to the network that it came from. Raises TooMany above its rate."""
+        self._buckets.take(network_of(address), WRONG)
 
 
-def _origin(token: Token, address: str) -> str:
-    """The origin of a request, for the audit log."""
-    return f"token {token.id} from {address}"
+def check_host(headers: Headers, known: frozenset[str]) -> None:
+    """Refuse a request for another host name (DNS rebinding), and one of a page of another site."""
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or _host_name(hosts[0]) not in known:
+        raise Forbidden(
+            f"this gflow daemon is not known as {' '.join(hosts)[:60]!a}",
+            hint="daemon.allowed_hosts sets its names",
+        )
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != hosts[0]:
+        raise Forbidden("web pages of other sites may not send requests to this gflow daemon")
 
 
 def _bearer(headers: Headers) -> str:

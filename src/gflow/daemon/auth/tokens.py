@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import re
 import secrets
 import time
@@ -21,7 +20,7 @@ import msgspec
 
 from gflow.daemon.auth import users
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
-from gflow.store.files import put_in_place
+from gflow.store.files import replace_private
 
 # gflow_<id>_<secret>: the prefix lets secret scanners find published tokens.
 _SHAPE = re.compile(r"gflow_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
@@ -47,6 +46,16 @@ class Token(msgspec.Struct, kw_only=True, frozen=True):
     expires_at: float
     # Resource limits of the process that created it, for its jobs: number, soft, hard (-1: unlimited).
     limits: tuple[tuple[int, int, int], ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """The origin of its requests, for the audit log."""
+        return f"token {self.id}"
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """A token gives no rights by groups: those need the Unix socket."""
+        return frozenset()
 
 
 class Tokens:
@@ -154,11 +163,7 @@ def _read(path: Path) -> list[Token]:
 
 
 def _write(path: Path, tokens: list[Token]) -> None:
-    new = path.with_suffix(".new")
     try:
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(tokens))
-        put_in_place(new, path)
+        replace_private(path, msgspec.json.encode(tokens))
     except OSError as error:
         raise ReadOnly(f"{path} cannot be written: {error.strerror}") from error

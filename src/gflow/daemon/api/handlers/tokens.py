@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.daemon.api.permissions import acting_user
+from gflow.daemon.api.permissions import acting_user, check_local
 from gflow.daemon.api.request import caller, context_of, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.rlimits import known_limits
@@ -25,7 +25,7 @@ _NAME = Option("name", "name", "what it is for")
 async def create(request: Request) -> Response:
     """Create a token for the caller. Its text is shown only in this answer."""
     context, (uid, _) = context_of(request), caller(request)
-    _check_local(request)
+    check_local(request, "tokens are made and revoked on the machine itself")
     if context.settings.is_system and uid == 0:
         raise Forbidden(
             "root cannot have a token: it would give access to the whole machine", hint="make one as yourself"
@@ -49,7 +49,7 @@ async def list_tokens(request: Request) -> Response:
 
 async def revoke(request: Request) -> Response:
     """Revoke a token. It is invalid at once."""
-    _check_local(request)
+    check_local(request, "tokens are made and revoked on the machine itself")
     wanted = await read(request, RevokeRequest)
     token = await context_of(request).tokens.revoke(_token_owner(request), wanted.id)
     return answer(
@@ -61,12 +61,6 @@ def _token_owner(request: Request) -> int | None:
     """The user whose tokens the caller may list and revoke; None (root) means all users."""
     uid, _ = caller(request)
     return uid or None
-
-
-def _check_local(request: Request) -> None:
-    """Refuse a request that came with a token: a stolen token could otherwise renew itself."""
-    if not request.scope["state"]["pid"]:
-        raise Forbidden("tokens are made and revoked on the machine itself")
 
 
 def _token_view(token: Token) -> TokenView:
