@@ -87,6 +87,7 @@ def play(scene: Callable[[Any, State], Any], state: State) -> Any:
             forecasts=Forecasts(loop, threads),
             settings=SimpleNamespace(is_system=False),
             job=state.jobs.get,
+            queued_as=lambda job: job,
         )
         try:
             return await asyncio.wait_for(scene(context, state), 60)

@@ -16,7 +16,7 @@ import pytest
 
 from gflow.core.ids import job_key
 from gflow.core.model import Job
-from gflow.daemon.execution.cluster_launch import local_note
+from gflow.daemon.execution.cluster_launch import local_note, with_words_for_target
 from gflow.daemon.execution.environment import STAND_INS, slurm_variables
 from gflow.errors import UsageError
 from gflow.options.slurm import multiply, sbatch
@@ -40,7 +40,8 @@ def asked(text: str) -> tuple[Job, dict[str, str]]:
     values, ignored = sbatch(text, "job.sh")
     options = {name: value for name, value in multiply(values).items() if name not in ("chdir", "export")}
     names = ",".join(filter(None, (options.pop("ignored", ""), *ignored)))
-    spec = Reader(lambda content: "-").read(JobRequest(command=["x"], cwd="/tmp", options=options))[0].spec
+    request = JobRequest(command=["x"], cwd="/tmp", options=options)
+    spec = with_words_for_target(Reader(lambda content: "-").read(request)[0].spec)
     note = (
         local_note([spec]).removeprefix("ignored: ").removesuffix(" (this is one machine)").replace(" ", "")
     )

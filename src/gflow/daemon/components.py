@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -18,9 +18,13 @@ from gflow.core.reasons import ReasonKind
 from gflow.core.state.machine import UNBOUNDED
 from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
+from gflow.daemon.execution.cluster_users import target_folder, user_account, user_key_of
+from gflow.daemon.execution.device_isolation import OFF, DeviceIsolation
 from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.mps import Mps
+from gflow.daemon.execution.project_files import snapshots_in
+from gflow.daemon.execution.remote_logs import fetch_at_end
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.stored_state import reload
@@ -49,7 +53,7 @@ from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
-from gflow.targets.routing import Targets
+from gflow.targets.routing import RemoteTargets, Targets
 from gflow.targets.slurm.target import SlurmTarget
 
 log = logging.getLogger("gflow.daemon")
@@ -97,7 +101,9 @@ class Daemon:
         self._settings = settings
         wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
         self.mps = Mps(settings.data, self.target.tag) if wanted else None
-        self.targets = Targets(self.target, self._clusters(settings))
+        self.isolation = self._isolate_devices(settings)
+        self.clusters = self._clusters(settings)
+        self.targets = Targets(self.target, self.clusters)
         self.executor = Executor(
             settings,
             self.store,
@@ -106,6 +112,7 @@ class Daemon:
             lambda: self.loop.state,
             self._ended,
             Sharing(self.mps, looks=not settings.is_system),
+            self.isolation,
         )
         # As the last daemon knew them: jobs that it committed to start are started before the first poll.
         self.leases.see(
@@ -113,30 +120,55 @@ class Daemon:
             for index, uuid in names_of(state.machine.gpu_names).items()
         )
 
-    def _clusters(self, settings: Settings) -> dict[str, SlurmTarget]:
-        """A target for each cluster. It uses no resources until it gets a job."""
-        if settings.is_system:  # sbatch would run as root
-            return {}
-        folder = settings.slurm_dir
-        return {
-            name: SlurmTarget(
-                name,
-                one,
-                folder / name,
-                partial(self._on_remote_status, name),
-                partial(self._on_remote_end, name),
-            )
-            for name, one in settings.clusters.items()
-        }
+    def _isolate_devices(self, settings: Settings) -> DeviceIsolation | None:
+        """Device isolation between users; None: all jobs are of one user, or the GPUs are simulated."""
+        if not settings.is_system or settings.gpus:
+            return None
+        if not settings.gpu.isolate_devices:
+            return DeviceIsolation(OFF)
+        isolation = DeviceIsolation(self.target.find_isolation_problem())
+        if isolation.problem:
+            log.warning("jobs can open the GPUs of other jobs: %s", isolation.problem)
+        return isolation
 
-    def _on_remote_status(self, name: str, changes: list[RemoteStatus]) -> None:
+    def _clusters(self, settings: Settings) -> RemoteTargets:
+        """A target for each cluster; in system mode, for each user. It uses no resources until it gets a job.
+
+        In system mode only clusters over SSH: without it sbatch would run as root.
+        """
+        if settings.is_system:
+            names = [name for name, one in settings.clusters.items() if one.host]
+            return RemoteTargets(names, self._make_cluster, user_key_of())
+        return RemoteTargets(list(settings.clusters), self._make_cluster)
+
+    def _make_cluster(self, name: str, uid: int) -> SlurmTarget:
+        settings = self._settings
+        user = user_account(settings, uid) if settings.is_system else None
+        return SlurmTarget(
+            name,
+            settings.clusters[name],
+            target_folder(settings, name, user),
+            partial(self._on_remote_status, name, uid),
+            partial(self._on_remote_end, name, uid),
+            partial(self._on_remote_progress, uid),
+            snapshots_in(settings.snapshots),
+            user,
+        )
+
+    def _on_remote_progress(self, uid: int, lines: list[bytes]) -> None:
+        if self.progress_socket is not None:
+            self.progress_socket.receive(lines, uid if self._settings.is_system else os.getuid())
+
+    def _on_remote_status(self, name: str, uid: int, changes: list[RemoteStatus]) -> None:
         for one in changes:
-            self.targets.of(Run(one.key, one.attempt), name)
+            self.targets.of(Run(one.key, one.attempt), name, uid)
         self.loop.post(lambda at: Seen(at=at, statuses=tuple(changes)))
 
-    def _on_remote_end(self, name: str, ended: Ended) -> None:
-        self.targets.of(ended.run, name)
-        self._ended(ended)
+    def _on_remote_end(self, name: str, uid: int, ended: Ended) -> None:
+        self.targets.of(ended.run, name, uid)
+        job = self.loop.state.jobs.get(ended.run.key)
+        if job is None or not fetch_at_end(self._settings, self.targets, job, lambda: self._ended(ended)):
+            self._ended(ended)
 
     async def see_gpus(self) -> None:
         """Report the GPUs to the engine, and start polling them."""
@@ -265,8 +297,11 @@ class Daemon:
         self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
 
 
-def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
-    """Adopt the jobs of an earlier daemon: watch them, report ends, start those that never started."""
+def adopt(loop: Loop, target: Targets, executor: Executor, cluster_users: Iterable[int]) -> None:
+    """Adopt the jobs of an earlier daemon: watch them, report ends, start those that never started.
+
+    `cluster_users`: the users for whom outputs may be left to fetch from clusters.
+    """
     running = list(loop.state.running.values())
     for job in running:
         run = Run(job.key, job.attempt)
@@ -285,6 +320,11 @@ def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
             target.stop(run, now=job.stop_now)
         elif job.remote is not None and (job.remote.hold or job.remote.kept is not None):
             target.withdraw(run)
+    for uid in cluster_users:
+        for name in target.remote.names:
+            cluster = target.remote.of(name, uid)
+            assert isinstance(cluster, SlurmTarget)
+            cluster.resume()
     loop.arm()
 
 

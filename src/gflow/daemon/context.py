@@ -14,6 +14,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
 from gflow.daemon.auth.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
+from gflow.daemon.execution.device_isolation import DeviceIsolation
 from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop import timers
@@ -22,6 +23,7 @@ from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.user_threads import Threads
 from gflow.daemon.monitors.gpu_monitor import GpuWatch
 from gflow.daemon.notify.notifier import Notifier
+from gflow.daemon.process.web_listener import WebListener
 from gflow.daemon.settings import Settings
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.run_record import Content
@@ -67,8 +69,10 @@ class Context(NamedTuple):
     tokens: Tokens
     notifier: Notifier
     forecasts: Forecasts
+    web: WebListener
     watch: GpuWatch | None = None
     mps: Mps | None = None
+    isolation: DeviceIsolation | None = None
     rate_limits: RateLimits = RateLimits()
     threads: Threads = Threads()
     # Live runs that the database does not know, by name.
@@ -81,6 +85,12 @@ class Context(NamedTuple):
     def has_record(self, key: JobKey) -> bool:
         """Whether the key has a job record; a task that waits in its array has none."""
         return key in self.loop.state.jobs or self.store.job(key) is not None
+
+    def queued_as(self, job: Job) -> Job:
+        """The job that the queue has for this one: the array, for a task that waits in it."""
+        if job.task is None or self.has_record(job.key):
+            return job
+        return self.job(job_key(job.number)) or job
 
     def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
         """The jobs as the viewer may see them, each with the reason why it waits."""

@@ -22,10 +22,13 @@ from gflow.daemon.api.connections import Connections, bounds_of
 from gflow.daemon.api.routes import make_app
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.api.tcp_gate import Gate
+from gflow.daemon.api.web_page import WebPage
 from gflow.daemon.auth.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
+from gflow.daemon.auth.web_sessions import WebSessions
 from gflow.daemon.components import Daemon, LoopFactory, adopt
 from gflow.daemon.context import Context
+from gflow.daemon.execution.cluster_users import known_users, stored_snapshots
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.forecasts import Forecasts
@@ -33,9 +36,13 @@ from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.user_threads import Threads, end_pool
 from gflow.daemon.monitors.job_progress import ProgressSocket
 from gflow.daemon.monitors.maintenance import record_eta_samples, run_maintenance
+from gflow.daemon.monitors.progress_history import ProgressHistory
+from gflow.daemon.monitors.snapshot_pruning import prune_snapshots
 from gflow.daemon.monitors.spot_notices import SpotWatch, spot_watch_of
 from gflow.daemon.process import daemon_log, directories, instance_lock
 from gflow.daemon.process import reload as succession
+from gflow.daemon.process.tcp_settings import LOOPBACK, ListenSettings
+from gflow.daemon.process.web_listener import WebListener
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError
 from gflow.store.location import is_about_a_disk, unusable_error
@@ -80,7 +87,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     pool = _start_threads(settings)
     daemon = Daemon(settings, loop_class)
     # Before the first scheduling round: jobs that it starts need no adoption.
-    adopt(daemon.loop, daemon.targets, daemon.executor)
+    users = known_users(settings) if settings.is_system else [os.getuid()]
+    adopt(daemon.loop, daemon.targets, daemon.executor, users)
     daemon.keep_epoch()
     await daemon.see_gpus()
     daemon.recover()
@@ -92,26 +100,34 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     context = _context_of(daemon, settings, stopped)
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
-    daemon.progress_socket = ProgressSocket(settings, lambda: daemon.loop.state, daemon.loop.post)
+    days = settings.config["retention.samples_days"]
+    history = ProgressHistory(settings.progress_points, days, lambda key: daemon.loop.state.jobs.get(key))
+    daemon.progress_socket = ProgressSocket(
+        settings, lambda: daemon.loop.state, daemon.loop.post, history.note
+    )
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
     _tune_garbage_collector()
     _report_ready()
     background = [
         asyncio.ensure_future(run_maintenance(settings, context.rate_limits)),
+        asyncio.ensure_future(prune_snapshots(settings, lambda: stored_snapshots(settings, daemon.targets))),
         asyncio.ensure_future(record_eta_samples(daemon.loop, context.forecasts)),
         asyncio.ensure_future(context.tokens.watch()),
+        asyncio.ensure_future(history.run()),
     ]
     daemon.notifier.begin()
     await stopped.wait()
     for task in background:
         task.cancel()
+    _attempt("progress over time", history.flush)
     await _end_monitors(daemon, spot)
     kept = os.dup(listener.fileno()) if set(signals) == {signal.SIGUSR1} else None
     _close_servers(servers)
     _end_threads(context, pool)
     if not {signal.SIGUSR1, signal.SIGUSR2} & set(signals):
         _attempt("leases", daemon.leases.close)
+        _attempt("web sessions", context.web.stop)
     _attempt("targets", daemon.targets.close)
     _attempt("shims", daemon.target.close)
     _attempt("database", daemon.store.close)
@@ -131,8 +147,10 @@ def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> C
         Tokens(settings.tokens),
         daemon.notifier,
         Forecasts(daemon.loop, threads),
+        WebListener(settings.listening, WebSessions(settings.web_sessions), is_system=settings.is_system),
         daemon.watch,
         daemon.mps,
+        daemon.isolation,
         RateLimits(is_shared=settings.is_system, most_stored=settings.config["people.max_kept_mib"] << 20),
         threads,
         daemon.target.strays,
@@ -183,17 +201,27 @@ async def _attempt_to_end(mps: Mps) -> None:
 
 
 def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set[Any]]]:
-    """Serve on the socket, and on a port if one is configured."""
+    """Serve on the socket, on a port if one is configured, and where the web page was before a restart."""
     settings, app = context.settings, make_app(context)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = Connections(bounds_of(descriptors, settings.most_connections))
     later = asyncio.get_running_loop().call_later
     logging.getLogger("uvicorn.error").addFilter(daemon_log.PerMinute(later))
     served = serve(listener, app, connections)
-    if not settings.listening.port:
-        return [served]
-    gate = Gate(app, context.tokens, settings.listening.hosts, is_system=settings.is_system)
-    return [*serve_port(settings.listening, gate, connections, served[0]), served]
+    servers = [served]
+
+    def listen(at: ListenSettings) -> None:
+        hosts = at.hosts if at is settings.listening else frozenset(LOOPBACK)
+        sessions = context.web.sessions
+        gate = Gate(app, context.tokens, sessions, hosts, is_system=settings.is_system)
+        page = WebPage(gate, sessions, hosts)
+        servers[:0] = serve_port(at, page, connections, served[0])
+
+    if settings.listening.port:
+        listen(settings.listening)
+    context.web.listen = listen
+    context.web.resume()
+    return servers
 
 
 def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list[int]) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
 from gflow.core.forecast.start_time import Start
 from gflow.core.forecast.wait_report import Change, WaitReport
+from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import Job, Spec
 from gflow.daemon.context import Context
-from gflow.daemon.execution.cluster_launch import remote_launch, slurm_of
+from gflow.daemon.execution.cluster_launch import preview_submission, remote_launch, slurm_of
+from gflow.targets.slurm.ssh.remote_slurm import RemoteSlurm
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of
+from gflow.targets.slurm.tracker import build_script, environment_of, launch_there
 
 # Suggest an alternative only if it starts at least this much earlier.
 MIN_GAIN_S = 120.0
@@ -30,12 +31,12 @@ class NoAnswer(Exception):
 
 async def add_cluster_forecast(context: Context, job: Job, found: WaitReport) -> WaitReport:
     """The wait report with the start time and alternatives that Slurm reports. Changes nothing anywhere."""
-    target = slurm_of(context.target, job.target)
-    if target.is_down or job.remote is None:
+    target = slurm_of(context.target, job.target, job.uid)
+    if target.connection.is_down or job.remote is None:
         return found
     script = context.store.blob(job.spec.script) if job.spec.script else None
     try:
-        return await asyncio.to_thread(_ask, context, target, job, script, found)
+        return await context.threads.run(job.uid, _ask, context, target, job, script, found)
     except NoAnswer:
         return found
 
@@ -47,7 +48,7 @@ def _ask(
     answer = target.slurm.start_of(job.remote.id) if job.remote.id else ""
     if answer is None:
         raise NoAnswer
-    expected = _parse_time(answer)
+    expected = _parse_time(target, answer)
     start = None if expected is None else Start(expected, expected, expected)
     if LIMITED.match(job.reason.code):  # no other shape or partition avoids these
         limits = target.slurm.limits_of(job.remote.id)
@@ -57,7 +58,7 @@ def _ask(
     alternatives = []
     partitions = list(dict.fromkeys(one.partition for one in target.slurm.sizes()))
     for change in _alternatives(job.spec, partitions):
-        changed = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, **change))
+        changed = msgspec.structs.replace(job, spec=override_spec(job, job.spec, dict(change)))
         begins = _test_submit(context, target, changed, script)
         if begins is not None and (expected is None or begins + MIN_GAIN_S < expected):
             alternatives.append(change)
@@ -80,17 +81,22 @@ def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[Change]:
 def _test_submit(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
     """When Slurm would start this job if it were submitted now (sbatch --test-only); None if unknown."""
     launch = remote_launch(context.settings, job, script, b"")
-    candidate = SlurmSubmission(launch, was_submitted=False).candidates[0]
+    candidate = preview_submission(launch, target.slurm.array_limit).candidates[0]
+    launch = launch_there(launch, target.shared_folder)
     text = build_script(launch, candidate, target.cluster, target.folder, "preview")
-    answer = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
+    spec = launch.job.spec
+    answer = target.slurm.submit(text, environment_of(launch), spec.cwd, spec.umask, test=True)
     if answer.unsure:
         raise NoAnswer
-    return _parse_time(answer.text) if answer.ok else None
+    return _parse_time(target, answer.text) if answer.ok else None
 
 
-def _parse_time(text: str) -> float | None:
-    """Parse a time that Slurm printed, in the machine's time zone."""
+def _parse_time(target: SlurmTarget, text: str) -> float | None:
+    """Parse a time that Slurm printed: in the machine's time zone; from elsewhere in UTC, by its clock."""
     try:
-        return datetime.fromisoformat(text).timestamp()
+        found = datetime.fromisoformat(text)
     except ValueError:
         return None
+    if isinstance(target.slurm, RemoteSlurm):
+        return found.replace(tzinfo=UTC).timestamp() - target.slurm.ahead_s
+    return found.timestamp()

@@ -3,50 +3,87 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from gflow.core.ids import job_key
-from gflow.core.model import DEFAULT_SPEC, LOCAL, ArrayProgress, Job, RemoteState, Spec
+from gflow.core.model import DEFAULT_SPEC, LOCAL, NO_CONTAINER, ArrayProgress, Job, RemoteState, Spec
 from gflow.core.task_set import parse_tasks
-from gflow.daemon.execution.environment import activation_variables, block, job_variables
+from gflow.daemon.execution.environment import activation_variables, block, job_variables, named_variables
 from gflow.daemon.execution.log_paths import slurm_path
+from gflow.daemon.execution.resume_command import with_resume_args
 from gflow.daemon.settings import Settings
-from gflow.errors import Refused, unknown
+from gflow.errors import Refused, UsageError, unknown
 from gflow.options.job_options import JOB
+from gflow.options.sbatch_words import is_local, name_of
+from gflow.options.slurm import check_local_words
 from gflow.targets.port import Launch
 from gflow.targets.routing import Targets
+from gflow.targets.slurm.array_parts import USUAL_LIMIT
 from gflow.targets.slurm.commands import slurm_cli
+from gflow.targets.slurm.commands.refusals import Refusal, classify
 from gflow.targets.slurm.commands.slurm_cli import advise
+from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of
+from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of, launch_there
 from gflow.wire.requests import ParsedJob
 
 # Options that have an effect only on a cluster.
 CLUSTER_OPTIONS = tuple([option for option in JOB if option.only_on == "cluster"])
 UNREACHABLE = "the Slurm controller does not answer: the job is kept, and submitted as soon as it does"
+NO_CONNECTION = "{} is unreachable: the job is kept, and submitted as soon as it answers"
+
+NOT_NOW = "{} does not take the job now ({}): the job is kept, and submitted as soon as it does"
 
 
 def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
     """Refuse unknown targets, and options that the job's target does not support."""
     for spec in specs:
         name = spec.on or spec.overflow
+        _check_container(spec)
         if not name:
             continue
         if name not in settings.clusters:
             raise unknown("target", name, [LOCAL, *settings.clusters])
-        if settings.is_system:
+        if settings.is_system and not settings.clusters[name].host:
             raise Refused(
-                "the system-wide daemon runs jobs on this machine only: on Slurm they would run as root",
-                hint="use a daemon of your own: gflowd up --private",
+                f"the system-wide daemon reaches clusters over SSH only, and {name} has no host",
+                hint="use a daemon of your own where sbatch is: gflowd up --private",
             )
+        if settings.clusters[name].host and (spec.venv or spec.conda_env):
+            raise Refused(
+                f"--venv and --conda-env are folders of this machine, and {name} is elsewhere",
+                hint=f"activate an environment there: setup = ['source …/bin/activate'] in [targets.{name}]",
+            )
+        _check_paths(settings.clusters[name], spec)
         if spec.pty:
             raise Refused(f"--pty is for this machine: {name} has no terminal for gflow")
         if spec.shared:
             raise Refused(f"--shared is for GPUs of this machine, and {name} is a cluster")
         if spec.stop_when:
-            raise Refused(f"--stop-when is for this machine: jobs on {name} report no progress to gflow")
+            raise Refused(f"--stop-when is for jobs of this machine, and {name} is a cluster")
+
+
+def _check_paths(cluster: Cluster, spec: Spec) -> None:
+    """Refuse paths with a line break: sbatch reads its options line by line."""
+    cwd = "" if cluster.host and not spec.sync else spec.cwd
+    for path in (cwd, spec.chdir, spec.output, spec.error):
+        if "\n" in path:
+            raise Refused(f"jobs on a cluster cannot have a path with a line break: {path!a:.200}")
+
+
+def _check_container(spec: Spec) -> None:
+    """Refuse an image that looks like an option, and a container for a job that may run on this machine."""
+    if spec.container.startswith("-"):
+        raise UsageError(f"--container {spec.container!a} is not an image", hint="--container image.sif")
+    if spec.container and spec.container != NO_CONTAINER and (not spec.on or spec.races_here):
+        raise Refused(
+            "--container is for jobs on a cluster, and this job may run on this machine",
+            hint=f"in the command: apptainer exec --nv {spec.container} COMMAND",
+        )
 
 
 def with_patience(settings: Settings, spec: Spec) -> Spec:
@@ -57,77 +94,153 @@ def with_patience(settings: Settings, spec: Spec) -> Spec:
     return msgspec.structs.replace(spec, overflow_after_s=patience)
 
 
+def with_words_for_target(spec: Spec) -> Spec:
+    """The spec with the words for sbatch that its target needs, and the fields that differ there."""
+    if not spec.slurm:
+        return spec
+    if not (spec.on or spec.overflow):
+        check_local_words(spec.slurm)
+        return msgspec.structs.replace(spec, slurm=tuple(w for w in spec.slurm if not is_local(w)))
+    if not spec.on:
+        check_local_words(spec.slurm)
+        return spec
+    names = set(map(name_of, spec.slurm))
+    fields: dict[str, Any] = {}
+    if "gpus" in names:  # of the whole job: shown as on each node
+        fields["gpus"] = -(-spec.gpus // spec.nodes)
+    if "mail-user" in names:  # Slurm sends the mail
+        fields |= {"notify_emails": (), "notify_on": ()}
+    return msgspec.structs.replace(spec, **fields) if fields else spec
+
+
 def local_note(specs: Iterable[Spec]) -> str:
     """A note about cluster options of jobs for this machine; empty if there are none."""
-    given = {
-        option.name
-        for spec in specs
-        if not (spec.on or spec.overflow)
+    here = [spec for spec in specs if not (spec.on or spec.overflow)]
+    given = [
+        f"--{name}"
         for option in CLUSTER_OPTIONS
+        for spec in here
         if getattr(spec, option.field) != getattr(DEFAULT_SPEC, option.field)
-    }
-    names = ", ".join(f"--{option.name}" for option in CLUSTER_OPTIONS if option.name in given)
+        for name in (map(name_of, spec.slurm) if option.name == "slurm" else (option.name,))
+    ]
+    names = ", ".join(dict.fromkeys(given))
     return f"ignored: {names} (this is one machine)" if names else ""
 
 
-def remote_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:
-    """The launch of an attempt on a cluster. The cluster chooses the GPUs."""
+def remote_launch(
+    settings: Settings, job: Job, script: bytes | None, environ: bytes, attempt: int = 0
+) -> Launch:
+    """The launch of an attempt on a cluster. The cluster chooses the GPUs.
+
+    `attempt`: which of those that began it would be; 0: as the number of the attempt says.
+    """
+    attempt = attempt or job.attempt
+    cluster, here = settings.clusters.get(job.target), job.spec.cwd
+    activation = activation_variables(job.spec, environ)
+    if cluster is not None and cluster.host:
+        cwd = job.spec.cwd if job.spec.sync else _folder_there(cluster, job.spec)
+        job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, cwd=cwd))
+        environ, activation = named_variables(environ), b""
     spec = job.spec
     variables = job_variables(job, None, None)
+    variables |= {"GFLOW_ATTEMPT": str(attempt), "GFLOW_RESTART_COUNT": str(attempt - 1)}
     log = slurm_path(settings, job, spec.output)
     return Launch(
-        job=job,
+        job=with_resume_args(job, is_remote=True) if attempt > 1 else job,
         script=script,
         environ=environ,
-        extra=block(variables) + activation_variables(spec, environ),
+        extra=block(variables) + activation,
         log=log,
         error_log=slurm_path(settings, job, spec.error) if spec.error else log,
         log_cap=0,
         leases=(),
         uid=None,
+        here=here,
     )
 
 
-def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence[ParsedJob]) -> list[str]:
-    """The batch scripts for these jobs, as a preview. The first job gets this number."""
+def _folder_there(cluster: Cluster, spec: Spec) -> str:
+    """The working folder on a cluster over SSH of a job whose files are not sent."""
+    usual = cluster.chdir or "~"
+    return spec.chdir if spec.chdir.startswith("~") else os.path.normpath(os.path.join(usual, spec.chdir))
+
+
+def folder_shown(settings: Settings, targets: Targets, job: Job) -> str:
+    """The working folder of a job on a cluster, if it differs from the one here: `login:/home/ann`."""
+    name = job.target if job.target != LOCAL else job.spec.on
+    if name not in targets.remote.names:
+        return ""
+    target = slurm_of(targets, name, job.uid)
+    launch = remote_launch(settings, msgspec.structs.replace(job, target=name), None, b"")
+    there = launch_there(launch, target.shared_folder).job.spec.cwd
+    host = f"{target.cluster.host}:" if target.cluster.host else ""
+    return f"{host}{there}" if host or there != job.spec.cwd else ""
+
+
+def scripts_of(
+    settings: Settings, targets: Targets, uid: int, number: int, jobs: Sequence[ParsedJob]
+) -> list[str]:
+    """The batch scripts for these jobs of a user, as a preview. The first job gets this number."""
     found = []
     for index, described in enumerate(jobs):
         if name := described.spec.on or described.spec.overflow:
-            target = slurm_of(targets, name)
+            target = slurm_of(targets, name, uid)
             launch = _preview(settings, described, number + index)
-            submission = SlurmSubmission(launch, was_submitted=False)
+            submission = preview_submission(launch, target.slurm.array_limit)
             for candidate in submission.candidates:
                 tag = submission.tag("preview", candidate.number)
-                found.append(build_script(launch, candidate, target.cluster, target.folder, tag))
+                there = launch_there(launch, target.shared_folder)
+                found.append(build_script(there, candidate, target.cluster, target.folder, tag))
     return found
 
 
-async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[ParsedJob]) -> str:
-    """Ask Slurm whether it would accept these jobs. Returns a note for the user, or raises a refusal.
+async def check_with_slurm(settings: Settings, targets: Targets, uid: int, jobs: Sequence[ParsedJob]) -> str:
+    """Ask Slurm whether it would accept these jobs of a user. Returns a note, or raises a refusal.
 
     One job of each kind is tested. After the first query without an answer no further one is made.
     """
     for described in _kinds(jobs):
-        target = slurm_of(targets, described.spec.on or described.spec.overflow)
+        target = slurm_of(targets, described.spec.on or described.spec.overflow, uid)
         if not target.slurm.is_here:
             raise Refused(
                 f"{target.name} cannot be used from here: the daemon finds no sbatch on its PATH",
                 hint="restart gflowd where Slurm's commands are, such as a login node: gflowd restart",
             )
-        if target.is_down:
-            return UNREACHABLE
+        if target.connection.is_down:
+            return UNREACHABLE if target.ssh is None else NO_CONNECTION.format(target.name)
+        if target.ssh is not None:  # a submission does not wait for a connection
+            continue
         launch = _preview(settings, described, 1)
-        for candidate in SlurmSubmission(launch, was_submitted=False).candidates:
+        is_large = SlurmSubmission(launch, was_submitted=False).last_task >= USUAL_LIMIT
+        limit = await asyncio.to_thread(target.slurm.max_array_size) if is_large else 0
+        submission = preview_submission(launch, limit)
+        for candidate in submission.candidates[:1] if submission.is_split else submission.candidates:
             text = build_script(launch, candidate, target.cluster, target.folder, "preview")
             spec = described.spec
             answer = await asyncio.to_thread(
                 target.slurm.submit, text, environment_of(launch), spec.cwd, spec.umask, test=True
             )
+            if not answer.ok and _is_wrong(spec, answer.error):
+                continue
             if answer.unsure:
                 return UNREACHABLE
-            if not answer.ok and not target.is_shaky:
+            if not answer.ok and classify(answer.error) is Refusal.PASSING:
+                return NOT_NOW.format(target.name, slurm_cli.complaint(answer.error))
+            if not answer.ok and not target.connection.is_shaky:
                 raise await asyncio.to_thread(_refusal, target, spec, slurm_cli.complaint(answer.error))
     return ""
+
+
+def preview_submission(launch: Launch, array_limit: int) -> SlurmSubmission:
+    """The submission of a job, in parts if it is an array that exceeds this MaxArraySize (0: not known)."""
+    submission = SlurmSubmission(launch, was_submitted=False)
+    submission.divide(array_limit or USUAL_LIMIT)
+    return submission
+
+
+def _is_wrong(spec: Spec, complaint: str) -> bool:
+    """Whether sbatch may accept the job: --test-only refuses a --nodelist that names some of its nodes."""
+    return "node configuration" in complaint and any(name_of(word) == "nodelist" for word in spec.slurm)
 
 
 def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
@@ -157,13 +270,15 @@ def _kinds(jobs: Sequence[ParsedJob], most: int = 4) -> list[ParsedJob]:
     for job in jobs:
         spec = job.spec
         if name := spec.on or spec.overflow:
-            kinds.setdefault((name, spec.shape, spec.time_limit_s, spec.array, spec.partition), job)
+            kinds.setdefault(
+                (name, spec.shape, spec.time_limit_s, spec.array, spec.partition, spec.slurm), job
+            )
     return list(kinds.values())[:most]
 
 
-def slurm_of(targets: Targets, name: str) -> SlurmTarget:
-    """The cluster of this name."""
-    target = targets.remote[name]
+def slurm_of(targets: Targets, name: str, uid: int) -> SlurmTarget:
+    """The cluster of this name, for jobs of this user."""
+    target = targets.remote.of(name, uid)
     assert isinstance(target, SlurmTarget)
     return target
 

@@ -132,6 +132,17 @@ def block(variables: dict[str, str]) -> bytes:
     return os.fsencode("".join([f"{name}={value}\0" for name, value in variables.items()]))
 
 
+def named_variables(environ: bytes) -> bytes:
+    """The variables that `gbatch --export` named: no others are sent to another site."""
+    entries = dict(entry.partition(b"=")[::2] for entry in environ.split(b"\0") if b"=" in entry)
+    names = entries.get(EXPORT, b"").split(b",")
+    return b"".join([name + b"=" + entries[name] + b"\0" for name in names if name in entries])
+
+
+# The names that the user gave to --export; set by the client.
+EXPORT = b"GFLOW_EXPORT"
+
+
 def is_slurm_script(script: bytes | None) -> bool:
     return script is not None and SBATCH in script
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from gflow.core.effects import Effect, Forget, Start, Stop, Warn, Withdraw
 from gflow.core.model import LOCAL, Job
@@ -18,6 +15,7 @@ from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
 from gflow.daemon.auth.users import why_unusable
 from gflow.daemon.execution.cluster_launch import remote_launch
+from gflow.daemon.execution.device_isolation import DeviceIsolation
 from gflow.daemon.execution.environment import (
     activation_variables,
     block,
@@ -27,15 +25,16 @@ from gflow.daemon.execution.environment import (
 )
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.log_paths import error_path, log_path
+from gflow.daemon.execution.resume_command import with_resume_args
 from gflow.daemon.loop import timers
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
-from gflow.daemon.monitors.gpu_monitor import names_of, visible_devices
+from gflow.daemon.monitors.gpu_monitor import names_of, parents_of, visible_devices
 from gflow.daemon.monitors.job_progress import socket_path
 from gflow.daemon.settings import Settings
+from gflow.diagnosis.doctor.job_facts import relevant
 from gflow.errors import Refused, StoreError
 from gflow.fault_points import point
 from gflow.store.port import Store
-from gflow.targets.local.shim import resume_args
 from gflow.targets.outcome import SHORTAGES
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.routing import Targets
@@ -56,8 +55,10 @@ class Executor:
         state: Callable[[], State],
         on_end: Callable[[Ended], None],
         sharing: Sharing | None = None,
+        isolation: DeviceIsolation | None = None,
     ) -> None:
         self._sharing = sharing or Sharing()
+        self._isolation = isolation
         self._inspections: set[asyncio.Task[None]] = set()
         self._on_end = on_end
         self._leases = leases
@@ -65,6 +66,7 @@ class Executor:
         self._target = target
         self._state = state
         self._blob = lru_cache(maxsize=64)(store.blob)
+        self._store = store
 
         # All other effects concern only the commit or the answer.
         self._handlers: dict[type[Effect], Callable[[Any], None]] = {
@@ -92,10 +94,13 @@ class Executor:
             log.exception("%s failed", effect)
 
     def _start(self, effect: Start) -> None:
-        self.start(self._state().jobs[effect.key])
+        self.start(self._state().jobs[effect.key], is_new=True)
 
-    def start(self, job: Job) -> None:
-        """Start the job on its target. If its launch cannot be prepared, the attempt ends as failed."""
+    def start(self, job: Job, *, is_new: bool = False) -> None:
+        """Start the job on its target. If its launch cannot be prepared, the attempt ends as failed.
+
+        `is_new`: certainly no earlier daemon has started it.
+        """
         point("start.before-order")
         if self._settings.is_system and (why := why_unusable(job.uid, job.user)):
             self._failed(job, Refused(why))
@@ -111,7 +116,7 @@ class Executor:
             self._failed(job, error)
             return
         try:
-            self._target.start(launch)
+            self._target.start(launch._replace(is_new=True) if is_new and job.target != LOCAL else launch)
         except (OSError, MemoryError) as error:
             self._failed(job, error)
         point("start.after-order")
@@ -155,6 +160,13 @@ class Executor:
         self._inspections.add(task)
         task.add_done_callback(self._inspections.discard)
 
+    def submitted_variables(self, job: Job) -> dict[str, str] | None:
+        """The variables of the submitted environment that a diagnosis needs; None: it is not kept."""
+        try:
+            return relevant(self._environ(job))
+        except StoreError:
+            return None
+
     def _environ(self, job: Job) -> bytes:
         """The submitted environment with the job's Python environments activated."""
         environ = self._blob(job.spec.environ) if job.spec.environ else b""
@@ -170,7 +182,7 @@ class Executor:
         """The run that an effect is about, assigned to its target: that of a task may not be yet."""
         run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
         if job is not None and job.target != LOCAL:
-            self._target.of(run, job.target)
+            self._target.of(run, job.target, job.uid)
         return run
 
     def _withdraw(self, effect: Withdraw) -> None:
@@ -194,8 +206,11 @@ class Executor:
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
         if job.target != LOCAL:
-            return remote_launch(self._settings, job, script, environ)
-        variables = job_variables(job, script, self._devices(job.gpu_ids))
+            # A withdrawn attempt never began. Its number is used up; the job counts those that began.
+            attempt = 1 + (self._store.earlier_attempts(job.key) if job.attempt > 1 else 0)
+            return remote_launch(self._settings, job, script, environ, attempt)
+        rules = self._device_rules(job.gpu_ids)
+        variables = job_variables(job, script, self._devices(job.gpu_ids, is_isolated=bool(rules)))
         variables["GFLOW_PROGRESS"] = socket_path(self._settings, job.uid)
         additions = path_additions(spec, script)
         if any(additions):
@@ -214,13 +229,23 @@ class Executor:
             uid=job.uid if self._settings.is_system else None,
             max_processes=self._settings.max_processes,
             unkillable_s=self._settings.unkillable_s,
+            devices=rules,
         )
 
-    def _devices(self, indices: tuple[int, ...]) -> str:
+    def _device_rules(self, indices: tuple[int, ...]) -> str:
+        """Which devices a job with these GPUs may open; empty: all."""
+        if self._isolation is None:
+            return ""
+        stored = self._state().machine.gpu_names
+        names, parents = names_of(stored), parents_of(stored)
+        uuids = [names[index] for index in indices if index in names]
+        return self._isolation.rules([parents.get(uuid, uuid) for uuid in uuids])
+
+    def _devices(self, indices: tuple[int, ...], *, is_isolated: bool) -> str:
         state = self._state()
         gpus = [state.machine.gpus[index] for index in indices if index in state.machine.gpus]
         if len(gpus) == len(indices):
-            return visible_devices(gpus, self._settings.gpu.visible_by)
+            return visible_devices(gpus, self._settings.gpu.visible_by, is_isolated=is_isolated)
         # An earlier daemon allocated them, and this one has not examined the GPUs yet.
         names = names_of(state.machine.gpu_names)
         return ",".join(names.get(index, str(index)) for index in indices)
@@ -232,12 +257,3 @@ class Executor:
         known = self._state().machine.gpus
         gpus = [known[index] for index in job.gpu_ids if index in known]
         return block(self._sharing.environment(job, gpus, self._environ(job)))
-
-
-def with_resume_args(job: Job) -> Job:
-    """The job with --resume-args added to its command, from the second attempt on."""
-    spec = job.spec
-    if not spec.resume_args or job.attempt < 2:
-        return job
-    command = (sys.executable, "-I", "-S", resume_args.__file__, spec.resume_args, *spec.command)
-    return msgspec.structs.replace(job, spec=msgspec.structs.replace(spec, command=command))

@@ -6,9 +6,10 @@ import os
 import re
 import socket
 
-from gflow.core.model import Job
+from gflow.core.model import LOCAL, Job
 from gflow.daemon.auth.users import home_of
 from gflow.daemon.settings import Settings
+from gflow.targets.slurm.ssh.remote_folder import OWN
 
 # Placeholders for values that are known only where the job runs.
 TASK, HOST = "\0task\0", "\0host\0"
@@ -17,13 +18,26 @@ WIDEST = 10
 
 
 def log_path(settings: Settings, job: Job) -> str:
-    """The path of the job's output."""
-    if job.spec.output:
+    """The path of the job's output; of a job on a cluster elsewhere, that of the copy here."""
+    if job.spec.output and not _is_elsewhere(settings, job):
         return expand(job.spec.output, job)
     if not settings.is_system:
-        return f"{settings.logs}/{job.label}.log"
+        return f"{_log_folder(settings, job)}/{job.label}.log"
     # A folder of its own: a private daemon of the user also numbers its jobs from 1.
     return f"{home_of(job.uid)}/.local/share/gflow/logs/system/{job.label}.log"
+
+
+def _log_folder(settings: Settings, job: Job) -> str:
+    """The folder of logs. The nodes of a cluster may see only the folder that its settings name."""
+    cluster = None if job.target == LOCAL else settings.clusters.get(job.target)
+    is_shared = cluster is not None and cluster.folder and not cluster.host
+    return f"{cluster.folder}/gflow/logs" if cluster and is_shared else str(settings.logs)
+
+
+def _is_elsewhere(settings: Settings, job: Job) -> bool:
+    """Whether the job runs on a cluster that is reached by SSH."""
+    cluster = None if job.target == LOCAL else settings.clusters.get(job.target)
+    return cluster is not None and bool(cluster.host)
 
 
 def error_path(settings: Settings, job: Job) -> str:
@@ -35,7 +49,8 @@ def slurm_path(settings: Settings, job: Job, pattern: str) -> str:
     if pattern:
         path = expand(pattern, job, HOST)
     else:
-        path = f"{settings.logs}/{job.label}{'_' + TASK if job.is_array else ''}.log"
+        folder = f"{OWN}logs" if _is_elsewhere(settings, job) else _log_folder(settings, job)
+        path = f"{folder}/{job.label}{'_' + TASK if job.is_array else ''}.log"
     return path.replace("%", "%%").replace(TASK, "%a").replace(HOST, "%N")
 
 

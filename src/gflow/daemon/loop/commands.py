@@ -307,7 +307,10 @@ class RedoCommand(SubmitCommand):
         hides: Hides | None = None,
         rights: Rights | None = None,
         keep: Callable[[list[Spec]], None] = lambda specs: None,
+        files: Callable[[Spec], Spec] = lambda spec: spec,
     ) -> None:
+        # Gives a spec the snapshot of its files that was taken for this submission.
+        self._files = files
         super().__init__(uid, user, token, [], origin, hides=hides, rights=rights)
         self._keys = tuple(keys)
         self._change = change
@@ -327,6 +330,7 @@ class RedoCommand(SubmitCommand):
         for index, job in enumerate(jobs):
             if job.key in self._keys:
                 specs[index] = self._apply_change(state, job, specs[index])
+        specs = list(map(self._files, specs))
         self._keep(specs)
         of_group = [self._is_grouped and job.spec.group > 0 for job in jobs]
         return self.submit(state, store, set_groups(state, specs, of_group), at)
@@ -345,6 +349,7 @@ class RedoCommand(SubmitCommand):
                 )
         specs = [self._cap_priority(_redone_spec(store, job, {})) for job in jobs]
         specs = [self._apply_change(state, job, spec) for job, spec in zip(jobs, specs, strict=True)]
+        specs = list(map(self._files, specs))
         self._keep(specs)
         self.add(
             [
