@@ -68,7 +68,11 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
             ("/jobs", {"token": "openapi-1", "jobs": mine}),
             ("/jobs?dry-run=1", {"token": "openapi-2", "jobs": mine}),
         ],
-        ("GET", "/jobs"): [("/jobs?all=1", None), ("/jobs?states=Running", None)],
+        ("GET", "/jobs"): [
+            ("/jobs?all=1", None),
+            ("/jobs?states=Running", None),
+            ("/jobs?form=rows&all=1", None),
+        ],
         ("POST", "/jobs/redo"): [
             ("/jobs/redo", {"job": done, "token": "openapi-3", "options": {"hold": True}})
         ],
@@ -79,10 +83,16 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ("GET", "/jobs/{job}"): [(f"/jobs/{job}", None) for job in (done, running, waiting, array, swept)],
         ("GET", "/jobs/{job}/wait"): [(f"/jobs/{done}/wait", None)],
         ("GET", "/jobs/{job}/log"): [(f"/jobs/{done}/log", None)],
+        ("GET", "/jobs/{job}/output"): [(f"/jobs/{done}/output?offset=0&limit=9", None)],
+        ("GET", "/jobs/{job}/environment"): [(f"/jobs/{job}/environment", None) for job in (done, running)],
+        ("GET", "/jobs/{job}/output/search"): [(f"/jobs/{done}/output/search?find=e", None)],
+        ("GET", "/jobs/{job}/diagnosis"): [(f"/jobs/{done}/diagnosis", None)],
         ("GET", "/jobs/{job}/terminal"): [(f"/jobs/{running}/terminal", None)],
         ("POST", "/jobs/{job}/exec"): [(f"/jobs/{running}/exec", {"command": ["true"]})],
         ("GET", "/jobs/{job}/history"): [(f"/jobs/{running}/history", None)],
         ("GET", "/jobs/{job}/why"): [(f"/jobs/{job}/why", None) for job in (done, running, waiting, array)],
+        ("GET", "/jobs/{job}/dependencies"): [(f"/jobs/{running}/dependencies", None)],
+        ("GET", "/jobs/{job}/progress"): [(f"/jobs/{running}/progress", None)],
         ("GET", "/jobs/{job}/usage"): [(f"/jobs/{running}/usage", None)],
         ("GET", "/groups/{group}"): [(f"/groups/{group}", None) for group in (f"g{swept}", array)],
         ("GET", "/events"): [("/events?after=0&follow=0", None)],
@@ -99,6 +109,7 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ],
         ("GET", "/reservations/{id}"): [("/reservations/1", None)],
         ("GET", "/reservations"): [("/reservations?active=1", None), ("/reservations?timeline=1", None)],
+        ("PATCH", "/reservations/{id}"): [("/reservations/1", {"duration_secs": 120})],
         ("DELETE", "/reservations/{id}"): [("/reservations/1", None)],
         ("POST", "/jobs/cancel"): [
             ("/jobs/cancel", one | {"dry_run": True}),
@@ -107,13 +118,24 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ("POST", "/drain"): [("/drain", {"on": True, "gpus": [1], "reason": "x"}), ("/drain", {"on": False})],
         ("POST", "/gpu-processes/unignore"): [("/gpu-processes/unignore", {"gpu_index": 0, "pid": 1})],
         ("POST", "/tokens"): [("/tokens", {"name": "laptop"})],
+        ("POST", "/web/links"): [("/web/links", {})],
+        ("POST", "/web/logout"): [("/web/logout", {})],
         ("GET", "/stats"): [("/stats?all=1", None)],
         ("GET", "/info"): [("/info", None)],
     }
 
 
-# These need a GPU's processes or a destination, or a body that only another route's answer has.
-ELSEWHERE = {("POST", "/gpu-processes/ignore"), ("POST", "/notifications/test"), ("POST", "/tokens/revoke")}
+# These need processes of a GPU, a destination, a training run, or a body that only another answer has.
+ELSEWHERE = {
+    ("POST", "/gpu-processes/ignore"),
+    ("POST", "/notifications/test"),
+    ("POST", "/tokens/revoke"),
+    ("GET", "/jobs/{job}/output/stream"),
+    ("GET", "/jobs/{job}/files"),  # of a job on a cluster: tests/slurm/test_project_files.py
+    ("GET", "/targets/{target}/partitions"),
+    ("GET", "/targets/{target}/jobs"),  # of a cluster: test_cluster_jobs.py
+    ("GET", "/jobs/{job}/profile"),  # of a run of gflow.train: tests/train/test_profile.py
+}
 
 
 def test_every_answer_is_as_described(box: Box, document: dict[str, Any]) -> None:

@@ -90,9 +90,13 @@ def test_a_pipe_or_a_second_name_in_place_of_a_log(machine: System, shim: str) -
     assert str(machine.box.finished(job)["reason"]).startswith("StartFailed: no log at")
     assert victim.read_text() == "ann's\n"
     assert machine.box.job(stuck)["state"] == "Running"
-    for job in (stuck, submitted(machine, machine.bob, "/nothing", output=f"pipe-{shim}", **SHIMS[shim])):
+    second = submitted(machine, machine.bob, "touch", "went-on", output=f"pipe-{shim}", **SHIMS[shim])
+    wait_until(lambda: machine.box.job(second)["state"] == "Running")
+    for job in (stuck, second):
         machine.ask(machine.bob, "POST", "/jobs/cancel", {"jobs": [str(job)], "now": True})
         assert machine.box.finished(job)["state"] == "Cancelled"
+        machine.box.finished(submitted(machine, machine.bob, "true"))
+    assert not (machine.bob.work / "went-on").exists(), "the end of one job opened the pipe for the other"
 
 
 @pytest.mark.parametrize("field", ["cwd", "script_path"])
@@ -212,6 +216,7 @@ def test_private_machine_names_no_user() -> None:
                 f"/jobs/{job}",
                 f"/jobs/{job}/why",
                 "/gpus",
+                "/gpus/memory",
                 "/info?long=1",
                 "/events?after=0&follow=0",
             ):

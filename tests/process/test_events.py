@@ -96,6 +96,7 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
     box.ok(
         "gctl", "reserve", "create", "--user", user, "--gpus", "1", "--start", "now+1h", "--duration", "1h"
     )
+    box.ok("gctl", "reserve", "update", "1", "--duration", "2h")
     box.ok("gctl", "reserve", "cancel", "1")
     box.ok("gctl", "set-gpus", "0")
     box.ok("gctl", "drain", "--reason", "repair")

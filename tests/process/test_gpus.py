@@ -471,6 +471,8 @@ class TestIdle:
         assert end["state"] == "Cancelled" and end["attempt"] == 1
         assert end["reason"].startswith("IdleGPU: GPU 0 not used for ")
         assert "saved" in box.text_of(number), "TERM first"
+        why = box.ok("gjob", "why", str(number))
+        assert "\nCause: The job was stopped because its GPUs were idle: GPU 0 not used for " in why, why
         assert box.job(other)["state"] == "Running"
         assert f"({end['reason']})" in box.ok("gqueue", "-a")
 

@@ -164,3 +164,29 @@ def test_a_long_group_is_shown_whole_in_a_pipe_and_in_part_on_a_terminal(daemon:
     assert daemon.ok("gjob", "show", "1-1100").count("Job: ") == 1100
     done = daemon.run("gjob", "show", "1-1100,7777")
     assert done.returncode == 1 and "there is no job 7777" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("query", ["", "all=1&"])
+def test_rows_have_one_row_for_each_group_and_array(swept: Box, query: str) -> None:
+    found = swept.api("GET", f"/jobs?form=rows&sort=id&{query}")[1]
+    assert [row["group"] and row["group"]["id"] for row in found["rows"]] == [None, "g2", 7]
+    single, sweep, array = found["rows"]
+    assert single["job"]["name"] == "single" and found["next"] is None
+    assert sweep["group"]["name"] == "x{x}" and sweep["group"]["progress"] == 0.7
+    assert sweep["group"]["counts"] | {"stopped_early": 0} == {
+        "running": 1, "waiting": 1, "held": 0, "finished": 2, "failed": 1, "cancelled": 0, "stopped_early": 0,
+    }  # fmt: skip
+    states = [(one["id"], one["state"]) for one in sweep["group"]["jobs"]]
+    assert states[1] == (3, "Failed") and len(states) == 5
+    assert array["group"]["total"] == 9 and [one["id"] for one in array["group"]["jobs"]] == ["7_1", "7_2"]
+
+
+def test_pages_of_rows_follow_each_other(swept: Box) -> None:
+    newest = swept.api("GET", "/jobs?form=rows&sort=-id&all=1&limit=1")[1]
+    assert newest["rows"][0]["group"]["id"] == 7 and newest["next"]
+    following = swept.api("GET", f"/jobs?form=rows&sort=-id&all=1&limit=5&after={newest['next']}")[1]
+    assert [row["job"]["name"] for row in following["rows"]] == ["x8", "single"] and not following["next"]
+    queue = swept.api("GET", "/jobs?form=rows&sort=-id&limit=1&offset=1")[1]
+    assert queue["total"] == 3 and queue["jobs"] == 6 and queue["rows"][0]["group"]["id"] == "g2"
+    for wrong in ("sort=name", "limit=0", "limit=501", "all=1&after=x"):
+        assert swept.api("GET", f"/jobs?form=rows&{wrong}")[0] == 400, wrong

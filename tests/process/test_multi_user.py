@@ -54,20 +54,37 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
         "duration_secs": 0.01,
         "force": True,
     },
+    ("PATCH", "/reservations/{id}"): lambda job: {"duration_secs": 120},
     ("POST", "/gpu-processes/ignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/gpu-processes/unignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/backup"): lambda job: {},
     ("POST", "/notifications/test"): lambda job: {},
     ("POST", "/tokens"): lambda job: {},
     ("POST", "/tokens/revoke"): lambda job: {},  # see below
+    ("POST", "/web/links"): lambda job: {},
+    ("POST", "/web/logout"): lambda job: {},
 }
-# Simulated GPUs have no processes, there are no notifications, the job does not run: these refusals come from
-# behind the door.
+# Simulated GPUs have no processes, there are no notifications and no clusters, and the job does not run:
+# these refusals come from behind the door.
 BEHIND = {
     "/gpu-processes/ignore": 404,
     "/notifications/test": 409,
     "/jobs/{job}/exec": 409,
+    "/jobs/{job}/files": 409,
+    "/jobs/{job}/profile": 409,
     "/jobs/signal": 409,
+    "/targets/{target}/jobs": 400,
+    "/targets/{target}/partitions": 400,
+}
+# These need a job that has ended, and that is no array.
+ENDED_JOB = {
+    "/jobs/{job}/diagnosis",
+    "/jobs/{job}/log",
+    "/jobs/{job}/output",
+    "/jobs/{job}/output/search",
+    "/jobs/{job}/output/stream",
+    "/jobs/{job}/wait",
+    "/jobs/redo",
 }
 QUERIES = {"/events": "?after=0&follow=0"}
 SECRET = "opensesame"
@@ -99,10 +116,10 @@ def test_route_serves_exactly_the_roles_of_its_row(machine: System, route: tuple
     method, path = route
     for role in ROLES:
         job = submitted(machine, machine.ann, "echo", SECRET, hold=True, array="1-3%2")
-        if path in ("/jobs/{job}/log", "/jobs/{job}/wait", "/jobs/redo"):
+        if path in ENDED_JOB:
             job = submitted(machine, machine.ann, "echo", SECRET)
             machine.box.finished(job)
-        body = BODIES[route](job) if method in ("POST", "PUT") else None
+        body = BODIES[route](job) if method in ("POST", "PUT", "PATCH") else None
         asked = path.replace("{job}", str(job)).replace("{group}", str(job)) + QUERIES.get(path, "")
         if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but all users may revoke their own
             box = who_is(machine, OWNER if role == ROOT else role)

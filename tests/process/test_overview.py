@@ -34,7 +34,7 @@ def test_page_shows_gpus_queue_own_jobs_and_failures(box: Box) -> None:
     text = box.ok("gflow", "status")
     for line in (
         "GPUs    4 (Simulated 80 GB): 1 free, 3 in use",
-        "Queue   1 running, 2 waiting, 1 held",
+        "Queue   1 running, 2 waiting (1 held)",
         "Yours   1 running, 2 waiting (",
         "GPU 0,1,2, 40%, ",
         "  2  next   starts about ",
@@ -55,6 +55,16 @@ def test_json_has_counts_jobs_and_attention(box: Box) -> None:
         (2, "Resources")
     ]
     assert [(one["kind"], one["jobs"]) for one in data["attention"]] == [("failed", [5, 4])]
+
+
+def test_waiting_tasks_of_an_array_count_in_the_queue_and_in_yours(box: Box) -> None:
+    array = box.submit("--gpus", "2", "--array", "1-5", "--name", "tasks", "true")
+    text = box.ok("gflow", "status")
+    data = json.loads(box.ok("gflow", "status", "--json"))
+    box.ok("gcancel", str(array))
+    assert (data["waiting"], data["my_waiting"]) == (7, 7)
+    assert {job["id"]: job["tasks"] for job in data["my_waiting_jobs"]} == {2: 1, array: 5}
+    assert "5 tasks: Resources" in text and "  (1 more: gqueue --me)" in text, "the held job is not listed"
 
 
 def test_drain_and_restriction_are_shown_until_they_are_lifted(box: Box) -> None:

@@ -162,6 +162,29 @@ def test_a_reservation_that_begins_frees_its_gpus(daemon: Box) -> None:
     assert "reserved" in daemon.ok("gjob", "history", str(stubborn))
 
 
+def test_reservation_is_moved_and_its_plan_names_the_jobs_it_stops(daemon: Box) -> None:
+    job = daemon.submit("--gpus", "4", "sleep", "60")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    create = ("gctl", "reserve", "create", "-u", "zoe", "--force", "--gpu-spec", "0-1", "-d", "1h")
+    said = daemon.ok(*create, "--dry-run")
+    assert said.startswith("Not reserved yet: GPUs 0,1 for zoe") and f"Job {job} has them" in said
+    assert "no reservations" in daemon.ok("gctl", "reserve", "list")
+    daemon.ok(*create, "--start", "now+2h")
+    status, before = daemon.api("GET", "/reservations/1")
+    said = daemon.ok("gctl", "reserve", "update", "1", "--start", "now+3h", "--gpu-spec", "2")
+    assert said.startswith("Reservation 1: GPU 2 for zoe") and "for 01:00:00" in said
+    status, moved = daemon.api("PATCH", "/reservations/1", {"duration_secs": 7200, "dry_run": True})
+    assert (status, moved["stops"], moved["end_time"] - moved["start_time"]) == (200, [job], 7200)
+    status, kept = daemon.api("GET", "/reservations/1")
+    assert (kept["gpu_indices"], kept["end_time"] - kept["start_time"]) == ([2], 3600)
+    assert 3500 < kept["start_time"] - before["start_time"] < 3700
+    daemon.ok(*create, "--start", "now+3h")
+    refused = daemon.run("gctl", "reserve", "update", "1", "--gpu-spec", "1")
+    assert "GPU 1 is reserved for zoe then" in refused.stderr
+    assert daemon.run("gctl", "reserve", "update", "1").returncode == 2
+    assert daemon.api("PATCH", "/reservations/1", {"start_time": 5, "duration_secs": 5})[0] == 409
+
+
 def test_gjob_why_names_blockers_and_alternatives(daemon: Box) -> None:
     daemon.submit("--gpus", "3", "--time", "60", "--name", "first", "sleep", "60")
     job = daemon.submit("--gpus", "2", "--name", "second", "sleep", "60")
@@ -178,7 +201,7 @@ def test_gjob_why_names_blockers_and_alternatives(daemon: Box) -> None:
     assert told["start"]["earliest"] <= told["start"]["expected"] <= told["start"]["latest"]
     assert told["instead"] == ["--gpus 1"]
     assert told["promised_at"] > told["start"]["expected"]
-    assert daemon.ok("gjob", "why", "1") == "Job 1 (first) is running.\n"
+    assert daemon.ok("gjob", "why", "1").startswith("Job 1 (first) is running: ")
     daemon.ok("gjob", "hold", str(job))
     assert "  1. JobHeldUser: gjob release" in daemon.ok("gjob", "why", str(job))
     daemon.ok("gcancel", str(job))

@@ -138,6 +138,12 @@ def test_srun_refuses_with_a_sentence(daemon: Box, line: str, sentence: str) -> 
     assert final["state"] == "Failed" and text.startswith(f"srun: {sentence}")
 
 
+def test_functions_of_the_shell_reach_the_job(daemon: Box) -> None:
+    job = daemon.submit("greet Ann", env={"BASH_FUNC_greet%%": "() {  echo hello $1\n}"})
+    daemon.finished(job)
+    assert daemon.text_of(job) == "hello Ann\n"
+
+
 def test_wrap_quiet_and_ignored_options_on_the_command_line(daemon: Box) -> None:
     line = "echo $SLURM_JOB_ID; srun echo wrapped"
     done = daemon.run("gbatch", "-Q", "-W", "--exclude=n1", "--licenses", "x", "--wrap", line)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import pwd
+import signal
 import subprocess
 import termios
 from collections.abc import Iterator
@@ -209,6 +210,22 @@ def test_gjob_why_hides_paths_of_others(machine: System) -> None:
     for path in (f"/jobs/{job}/why", f"/jobs/{job}", f"/jobs?jobs={job}"):
         assert "secret-project" not in str(machine.ask(machine.bob, "GET", path)[1]), path
     assert "secret-project" in str(machine.ask(machine.ann, "GET", f"/jobs/{job}/why")[1])
+
+
+def test_running_job_is_observed_with_the_rights_of_its_owner_only(machine: System) -> None:
+    ann, bob = machine.ann, machine.bob
+    job = ann.submit(*SLEEP)
+    _, pid = process_of(machine, job)
+    wait_until(lambda: became(pid, "sleep"), what="the command to run")  # before that, it has no environment
+    os.kill(pid, signal.SIGSTOP)
+    hidden = "Its processes cannot be read: they belong to another user, or have ended."
+    answer = json.loads(ann.ok("gjob", "why", str(job), "--json"))
+    assert (answer["verdict"], answer["cause"]) == ("stuck", "stopped") and hidden not in answer["notes"]
+    answer = json.loads(bob.ok("gjob", "why", str(job), "--json"))
+    assert answer["findings"] == [] and hidden in answer["notes"] and answer["verdict"] != "fine"
+    # Root becomes the owner.
+    assert json.loads(machine.box.ok("gjob", "why", str(job), "--json"))["cause"] == "stopped"
+    ann.ok("gcancel", "--now", str(job))
 
 
 def test_preview_of_a_cancel_names_jobs_and_users_on_a_terminal(machine: System) -> None:

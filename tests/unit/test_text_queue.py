@@ -10,6 +10,7 @@ from gflow.text.queue import (
     DEFAULT,
     SORTS,
     columns_of,
+    count_hosts,
     cuttable,
     display_id,
     queue_sheet,
@@ -323,3 +324,10 @@ def test_long_line_is_cut_in_names_before_reasons():
     )
     assert "…" not in queue_table(entries, DEFAULT, NOW, width=200)
     assert "…" not in queue_table(entries, DEFAULT, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("node1", 1), ("node[1-4]", 4), ("node[1-3,7],login,a[01-02]b", 7), ("", 0)]
+)
+def test_hosts_in_the_notation_of_slurm(text, count):
+    assert count_hosts(text) == count

@@ -111,14 +111,15 @@ def reservation_page(views: Sequence[ReservationAnswer]) -> str:
     return "".join(sheet.lines())
 
 
-def reservation_line(view: ReservationAnswer, stops: Sequence[str] = ()) -> str:
-    """A new reservation. `stops`: jobs of other users that will be evicted if they still run at its start."""
+def reservation_line(view: ReservationAnswer, stops: Sequence[str] = (), *, is_plan: bool = False) -> str:
+    """A reservation that was made. `stops`: jobs of other users that are evicted if they run at its start."""
     span = clock(view.end_time - view.start_time)
     jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
     warning = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
     many = "GPUs" if len(view.gpu_indices) > 1 else "GPU"
+    name = "Not reserved yet" if is_plan else f"Reservation {view.id}"
     return (
-        f"Reservation {view.id}: {many} {_indices(view)} for {view.user}, "
+        f"{name}: {many} {_indices(view)} for {view.user}, "
         f"from {_moment(view.start_time)} for {span}.\n" + warning
     )
 

@@ -19,9 +19,15 @@ from gflow.wire.answers.daemon import StatusAnswer
 
 
 def job_page(
-    job: Job, why: Blocker | None, now: Moment, log: str, gpu_use: str = "", measured_mib: int = 0
+    job: Job,
+    why: Blocker | None,
+    now: Moment,
+    log: str,
+    gpu_use: str = "",
+    measured_mib: int = 0,
+    there: str = "",
 ) -> str:
-    """The page of `gjob show`. Leaves out fields that are empty."""
+    """The page of `gjob show`. Leaves out fields that are empty. `there`: its folder on a cluster."""
     spec, options = job.spec, _option_facts(job, measured_mib)
     reason = str(why or job.reason)
     lines: list[tuple[str, str]] = [
@@ -33,6 +39,7 @@ def job_page(
     ]
     details = [
         *_command_facts(spec),
+        ("Folder there", there),
         ("GPUs", options.pop("GPUs")),
         ("GPU ids", ",".join(map(str, job.gpu_ids))),
         ("Id on the target", job.remote.id if job.remote else ""),

@@ -24,13 +24,15 @@ def overview_page(data: OverviewAnswer, now: float, columns: int = 0) -> str:
     columns = columns or USUAL_WIDTH
     jobs = [_running_row(job, now) for job in data.my_running_jobs]
     jobs += [_waiting_row(job, now) for job in data.my_waiting_jobs]
+    counts = [1] * len(data.my_running_jobs) + [job.tasks for job in data.my_waiting_jobs]
+    held = f" ({data.held} held)" if data.held else ""
     lines = [
         _head("gflowd", _daemon(data, now)),
         _head("GPUs", _gpu_totals(data)),
         *_gpu_lines(data.gpus, now, columns),
-        _head("Queue", f"{data.running} running, {data.waiting} waiting" + _part(data.held, "held")),
+        _head("Queue", f"{data.running} running, {data.waiting} waiting{held}"),
         _head("Yours", f"{data.my_running} running, {data.my_waiting} waiting ({clean(data.user)})"),
-        *_capped(jobs, JOB_LINES, data.my_running + data.my_waiting, "gqueue --me", columns),
+        *_capped(jobs, JOB_LINES, data.my_running + data.my_waiting, "gqueue --me", columns, counts),
         *_attention(data.attention, columns),
     ]
     return "".join(cut(line, columns) + "\n" for line in lines)
@@ -44,12 +46,23 @@ def _part(count: int, what: str) -> str:
     return f", {count} {what}" if count else ""
 
 
-def _capped(rows: Sequence[Sequence[str]], most: int, total: int, command: str, columns: int) -> list[str]:
-    """At most so many lines; if there are more rows in total, the last line says where they are."""
-    if total <= len(rows) <= most or not rows:
+def _capped(
+    rows: Sequence[Sequence[str]],
+    most: int,
+    total: int,
+    command: str,
+    columns: int,
+    counts: Sequence[int] = (),
+) -> list[str]:
+    """At most so many lines; if there is more in total, the last line says where it is.
+
+    `counts`: how many of the total each row is; without it each is one.
+    """
+    counts = counts or [1] * len(rows)
+    if (total <= sum(counts) and len(rows) <= most) or not rows:
         return _rows(rows, columns)
     shown = rows[: most - 1]
-    return [*_rows(shown, columns), f"  ({total - len(shown)} more: {command})"]
+    return [*_rows(shown, columns), f"  ({total - sum(counts[: len(shown)])} more: {command})"]
 
 
 def _rows(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
@@ -148,7 +161,8 @@ def _progress(job: JobView, now: float) -> str:
 def _waiting_row(job: WaitingJob, now: float) -> list[str]:
     at = max(job.expected_start, rfc3339(now)) if job.expected_start else ""
     start = f"starts about {short_time(at, datetime.fromtimestamp(now, UTC))}" if at else "waits"
-    return [str(job.id), job.name, start, job.reason or ""]
+    tasks = f"{job.tasks} tasks: " if job.tasks > 1 else ""
+    return [str(job.id), job.name, start, f"{tasks}{job.reason or ''}"]
 
 
 # ---------------------------------------------------------------- attention

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,10 +83,29 @@ def _gpus(job: Job, why: Blocker | None, now: Moment) -> str:
     return str(job.spec.gpus)
 
 
+def _nodes(job: Job, why: Blocker | None, now: Moment) -> str:
+    """The nodes of a job on a cluster; the GPUs of one on this machine, which is one node."""
+    if job.target == LOCAL:
+        return str(job.spec.gpus)
+    return str(count_hosts(job.remote.nodes) if job.remote and job.remote.nodes else job.spec.nodes)
+
+
+def count_hosts(text: str) -> int:
+    """The number of hosts in Slurm's notation: `node[1-3,7],login` has five."""
+    count = 0
+    for ranges in re.findall(r"[^,\[]+(?:\[([^\]]*)\][^,]*)?", text):
+        for part in ranges.split(","):
+            first, dash, last = part.partition("-")
+            count += int(last) - int(first) + 1 if dash and first.isdecimal() and last.isdecimal() else 1
+    return count
+
+
 def _nodes_or_reason(job: Job, why: Blocker | None, now: Moment) -> str:
     if job.state is JobState.RUNNING or ((job.gpu_ids or job.remote) and job.state is JobState.FINISHED):
         there = job.remote.nodes if job.remote else ""
-        return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
+        is_away = job.remote is not None and job.state is JobState.RUNNING and not job.stopping
+        note = why.code if why else str(job.reason) if is_away else ""
+        return (_gpu_ids(job) or there or "-") + (f" ({note})" if note else "")
     reason = str(why or job.reason)
     return f"({reason})" if reason else "-"
 
@@ -172,7 +192,7 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "STATE": lambda job, why, now: job.state.value,
     "TIME": _time,
     "TIMELIMIT": lambda job, why, now: clock(job.spec.time_limit_s) if job.spec.time_limit_s else "UNLIMITED",
-    "NODES": _gpus,
+    "NODES": _nodes,
     "NODELIST(REASON)": _nodes_or_reason,
     "REASON": lambda job, why, now: str(why or job.reason) or "-",
     "GPUS": _gpus,

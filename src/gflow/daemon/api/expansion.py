@@ -15,8 +15,10 @@ from starlette.requests import Request
 
 from gflow.daemon.api.request import MOST_COMMANDS, caller, context_of, expand_groups, while_connected
 from gflow.daemon.auth.submission_rules import Rights
-from gflow.daemon.execution.cluster_launch import check_targets, with_patience
+from gflow.daemon.execution.cluster_launch import check_targets, with_patience, with_words_for_target
+from gflow.daemon.execution.cluster_users import owners_home
 from gflow.daemon.execution.gpu_memory_auto import resolve_auto_memory
+from gflow.daemon.execution.project_files import SnapshotTaker, with_files
 from gflow.daemon.loop.cooperative import FEW, consumed
 from gflow.errors import UsageError
 from gflow.wire.requests import BATCH, ParsedJob, RawSubmitRequest, Reader, References, decode_job
@@ -28,7 +30,16 @@ PIECE_BYTES = 1 << 18
 class Expansion:
     """Expands the jobs of one request. Keeps none of them."""
 
-    def __init__(self, request: Request, wanted: RawSubmitRequest, reader: Reader, rights: Rights) -> None:
+    def __init__(
+        self,
+        request: Request,
+        wanted: RawSubmitRequest,
+        reader: Reader,
+        rights: Rights,
+        takes: SnapshotTaker | None = None,
+    ) -> None:
+        # `takes`: takes snapshots of the files that clusters get; None: the jobs are not submitted.
+        self._takes = takes
         self._request, self._wanted, self._reader, self._rights = request, wanted, reader, rights
         self._context, self._uid = context_of(request), caller(request)[0]
         # The references of the latest job as given, and with groups expanded: jobs of a sweep share them.
@@ -78,10 +89,13 @@ class Expansion:
             if len(some) == most or size <= 0:
                 break
         specs = await resolve_auto_memory(self._context, self._uid, [job.spec for job in some])
-        check_targets(self._context.settings, specs)
+        settings = self._context.settings
+        check_targets(settings, specs)
         self._rights.check_specs(specs)  # before quotas: only members may learn those of a project
         for job, spec in zip(some, specs, strict=True):
-            job.spec = with_patience(self._context.settings, spec)
+            spec = with_patience(settings, with_words_for_target(spec))
+            spec = with_files(settings, spec, owners_home(settings, self._uid))
+            job.spec = spec if self._takes is None else await self._takes.attach(spec)
             job.references = await self._expand_groups(job.references)
         return some
 

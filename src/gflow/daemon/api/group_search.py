@@ -161,7 +161,7 @@ async def _summarise(request: Request, rows: _Rows, running: Sequence[Job]) -> G
     context, now = context_of(request), timers.now()
     state, waiting = context.loop.state, rows.last_waiting
     known = running[0] if running else waiting
-    estimated_s = _estimate(state, known.key) if known is not None else None
+    estimated_s = estimate(state, known.key) if known is not None else None
     summary = summarise(rows.tally, running, now, estimated_s)
     length_s = usual_length(rows.tally, running, now, estimated_s)
     job = state.jobs.get(waiting.key) if waiting is not None else None
@@ -175,7 +175,7 @@ async def _summarise(request: Request, rows: _Rows, running: Sequence[Job]) -> G
     return msgspec.structs.replace(summary, left_s=max(0.0, start.expected - now.boot) + length_s)
 
 
-def _estimate(state: State, key: JobKey) -> float | None:
+def estimate(state: State, key: JobKey) -> float | None:
     """The engine's estimate of a job's run time, or its limit; None: it rests on no run of such a job."""
     waits = state.ready.where.get(key)
     batch = waits.batch if waits is not None else state.running.batches.get(key)
@@ -217,7 +217,7 @@ class _Listed:
     def line(self, state: State, tally: GroupTally, now: Moment) -> tuple[Entry, GroupLine]:
         """The line of the group, and its entry: one that tells why the group waits, if no job of it runs."""
         running = self.running
-        estimated_s = _estimate(state, running[0].key) if running else None
+        estimated_s = estimate(state, running[0].key) if running else None
         summary = summarise(tally, running, now, estimated_s)
         entry = self.first if running or self.first_waiting is None else self.first_waiting
         return entry, GroupLine(self.group, summary, has_one_name=self.first[0].name == self.last_name)

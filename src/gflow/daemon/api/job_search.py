@@ -191,6 +191,14 @@ async def _find_all(context: Context, listing: ListingRequest, now: Moment) -> F
     return Found(await _sort_and_cut(entries, listing, now), total, count < total)
 
 
+async def find_last_ended(context: Context, uid: int, wanted: Filter, most: int) -> list[Entry]:
+    """Find the jobs that ended last, without their total number: to count them costs the whole history."""
+    reader, rows = await context.threads.read(
+        uid, context.store.reader, lambda reader: (reader, reader.last_ended(wanted, most))
+    )
+    return [(reader.job(row), None) for row in rows]
+
+
 def with_report(state: State, job: Job) -> Job:
     """A job with its last progress report. The database gets a report with the next change of the job."""
     current = state.jobs.get(job.key)

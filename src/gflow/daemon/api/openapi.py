@@ -30,6 +30,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "example": "g116",
     },
     "id": {"description": "The number of the reservation.", "schema": {"type": "integer", "minimum": 1}},
+    "target": {"description": "The name of a cluster.", "schema": {"type": "string"}},
 }
 LAST_EVENT = {
     "name": "Last-Event-ID",
@@ -51,6 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "array": {"type": ["integer", "string"]},
     "depends": _JOBS,
     "retry": _LIST,
+    "patterns": _LIST,
     "rules": _LIST,
     "emails": _LIST,
     "events": _LIST,
@@ -124,7 +126,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
             "description": "A dry run: the jobs that would be submitted",
             "content": content,
         }
-    if route.media == STREAM:
+    if route.query is queries.EventsQuery:
         operation["parameters"].append(LAST_EVENT)
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(route.body)}}}

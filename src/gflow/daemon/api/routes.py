@@ -19,10 +19,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gflow.daemon.api.api_route import JSON, STREAM, ApiRoute
 from gflow.daemon.api.handlers import (
     admin,
+    cluster_jobs,
+    clusters,
+    dependencies,
     events,
+    gpu_events,
+    gpu_memory,
     gpu_usage,
     gpus,
     groups,
+    job_output,
     jobs,
     metrics,
     modify,
@@ -34,6 +40,7 @@ from gflow.daemon.api.handlers import (
     submit,
     terminals,
     tokens,
+    web,
 )
 from gflow.daemon.api.openapi import describe_api
 from gflow.daemon.api.permissions import Permission
@@ -45,27 +52,42 @@ from gflow.text.prometheus import MEDIA as METRICS_MEDIA
 from gflow.wire import queries, requests
 from gflow.wire.answers.daemon import (
     BackupAnswer,
+    ClusterJobsAnswer,
     DeliveriesAnswer,
     HealthAnswer,
     NewTokenAnswer,
+    PartitionsAnswer,
     RevokedAnswer,
     StatusAnswer,
+    TargetsAnswer,
     TokensAnswer,
 )
-from gflow.wire.answers.event_stream import Connected, Happening, Missed
+from gflow.wire.answers.event_stream import Connected, Happening, Missed, Readings
+from gflow.wire.answers.gpu_memory import GpuMemoryAnswer
 from gflow.wire.answers.gpus import (
     AllowedAnswer,
     DrainAnswer,
+    GpuEventsAnswer,
+    GpuHistoryAnswer,
     GpuLinesAnswer,
     IgnoredAnswer,
     IgnoredNowAnswer,
     InfoAnswer,
 )
-from gflow.wire.answers.groups import GroupAnswer, ShownJobsAnswer
+from gflow.wire.answers.groups import GroupAnswer, RowsAnswer, ShownJobsAnswer
 from gflow.wire.answers.job_details import (
+    DependenciesAnswer,
+    DiagnosisAnswer,
+    EnvironmentAnswer,
     ExecAnswer,
     HistoryAnswer,
+    JobFilesAnswer,
     LogAnswer,
+    OutputAnswer,
+    ProfileFolderAnswer,
+    ProgressAnswer,
+    SearchAnswer,
+    StartsAnswer,
     TerminalAnswer,
     UsageAnswer,
     WhyAnswer,
@@ -82,6 +104,7 @@ from gflow.wire.answers.quotas import (
 from gflow.wire.answers.results import ResultsAnswer
 from gflow.wire.answers.statistics import PredictionsAnswer, StatsAnswer
 from gflow.wire.answers.usage_days import UsageDaysAnswer
+from gflow.wire.answers.web import CallerAnswer, LinkAnswer, LoggedOutAnswer
 from gflow.wire.encoding import encode
 
 
@@ -101,7 +124,7 @@ ROUTES = [
              (JobsAnswer, DryRunAnswer), body=requests.SubmitRequest,
              query=queries.SubmitQuery, status=201),
     ApiRoute("GET", "/jobs", queue.list_jobs, Permission.ANYONE,
-             (JobsAnswer, ResultsAnswer), query=queries.JobsQuery),
+             (JobsAnswer, RowsAnswer, ResultsAnswer), query=queries.JobsQuery),
     ApiRoute("POST", "/jobs/redo", submit.redo, Permission.OWNER_ONLY,
              JobsAnswer, body=requests.RedoRequest, query=queries.SubmitQuery, status=201),
     ApiRoute("POST", "/jobs/cancel", modify.cancel, Permission.OWNER_OR_OPERATOR,
@@ -117,21 +140,48 @@ ROUTES = [
     ApiRoute("GET", "/jobs/{job}", jobs.show, Permission.ANYONE, ShownJobsAnswer, query=queries.ShowQuery),
     ApiRoute("GET", "/jobs/{job}/wait", jobs.wait, Permission.ANYONE, JobsAnswer),
     ApiRoute("GET", "/jobs/{job}/log", jobs.show_log_path, Permission.OWNER, LogAnswer),
+    ApiRoute("GET", "/jobs/{job}/output", job_output.show_output, Permission.OWNER,
+             OutputAnswer, query=queries.OutputQuery),
+    ApiRoute("GET", "/jobs/{job}/output/stream", job_output.stream_output, Permission.OWNER,
+             OutputAnswer, query=queries.OutputStreamQuery, has_text=False, media=STREAM),
+    ApiRoute("GET", "/jobs/{job}/environment", jobs.show_environment, Permission.OWNER, EnvironmentAnswer),
+    ApiRoute("GET", "/jobs/{job}/output/search", job_output.search_output, Permission.OWNER,
+             SearchAnswer, query=queries.SearchQuery),
+    ApiRoute("GET", "/jobs/{job}/diagnosis", job_output.show_diagnosis, Permission.ANYONE, DiagnosisAnswer),
     ApiRoute("GET", "/jobs/{job}/terminal", terminals.show_path, Permission.OWNER, TerminalAnswer),
+    ApiRoute("GET", "/jobs/{job}/profile", terminals.show_profile_folder, Permission.OWNER,
+             ProfileFolderAnswer),
+    ApiRoute("GET", "/jobs/{job}/files", clusters.show_files, Permission.OWNER, JobFilesAnswer),
     ApiRoute("POST", "/jobs/{job}/exec", terminals.execute, Permission.OWNER,
              ExecAnswer, body=requests.ExecRequest, status=201),
     ApiRoute("GET", "/jobs/{job}/history", jobs.show_history, Permission.OWNER, HistoryAnswer),
     ApiRoute("GET", "/jobs/{job}/why", jobs.explain_wait, Permission.ANYONE, WhyAnswer),
+    ApiRoute("GET", "/jobs/{job}/dependencies", dependencies.show_dependencies, Permission.ANYONE,
+             DependenciesAnswer),
     ApiRoute("GET", "/jobs/{job}/usage", gpu_usage.show_usage, Permission.ANYONE,
              UsageAnswer, query=queries.UsageQuery),
     ApiRoute("GET", "/groups/{group}", groups.show_group, Permission.ANYONE,
              GroupAnswer, query=queries.ShowQuery),
+    ApiRoute("GET", "/jobs/{job}/progress", gpu_usage.show_progress, Permission.OWNER, ProgressAnswer),
+    ApiRoute("GET", "/targets", clusters.list_targets, Permission.ANYONE, TargetsAnswer),
+    ApiRoute("GET", "/targets/{target}/jobs", cluster_jobs.list_cluster_jobs, Permission.SELF,
+             ClusterJobsAnswer, query=queries.ClusterJobsQuery),
+    ApiRoute("GET", "/targets/{target}/partitions", cluster_jobs.list_partitions, Permission.SELF,
+             PartitionsAnswer, query=queries.PartitionsQuery),
+    ApiRoute("GET", "/starts", queue.list_starts, Permission.ANYONE,
+             StartsAnswer, query=queries.StartsQuery),
     ApiRoute("GET", "/events", events.stream, Permission.ANYONE,
-             (Happening, Connected, Missed), query=queries.EventsQuery,
+             (Happening, Connected, Missed, Readings), query=queries.EventsQuery,
              has_text=False, media=STREAM),
     ApiRoute("POST", "/drain", admin.drain, Permission.OPERATOR,
              DrainAnswer, body=requests.DrainRequest),
     ApiRoute("GET", "/gpus", admin.list_gpus, Permission.ANYONE, GpuLinesAnswer),
+    ApiRoute("GET", "/gpus/history", gpu_usage.show_gpu_history, Permission.ANYONE,
+             GpuHistoryAnswer, query=queries.GpuHistoryQuery),
+    ApiRoute("GET", "/gpus/memory", gpu_memory.list_processes, Permission.ANYONE,
+             GpuMemoryAnswer, query=queries.GpuMemoryQuery),
+    ApiRoute("GET", "/gpus/events", gpu_events.list_events, Permission.ANYONE,
+             GpuEventsAnswer, query=queries.GpuEventsQuery),
     ApiRoute("POST", "/gpus", admin.set_gpus, Permission.OPERATOR,
              AllowedAnswer, body=requests.GpusRequest),
     ApiRoute("POST", "/limits", admin.set_limit, Permission.OWNER_OR_OPERATOR,
@@ -145,6 +195,8 @@ ROUTES = [
              ReservationAnswer, body=requests.ReservationRequest, status=201),
     ApiRoute("GET", "/reservations/{id}", quotas.show_reservation, Permission.ANYONE,
              ReservationAnswer),
+    ApiRoute("PATCH", "/reservations/{id}", quotas.change_reservation, Permission.OPERATOR,
+             ReservationAnswer, body=requests.ReservationChange),
     ApiRoute("DELETE", "/reservations/{id}", quotas.cancel_reservation, Permission.OPERATOR,
              ReservationAnswer),
     ApiRoute("GET", "/gpu-processes", gpus.list_ignored, Permission.ANYONE, IgnoredAnswer),
@@ -160,6 +212,11 @@ ROUTES = [
     ApiRoute("GET", "/tokens", tokens.list_tokens, Permission.SELF, TokensAnswer),
     ApiRoute("POST", "/tokens/revoke", tokens.revoke, Permission.SELF,
              RevokedAnswer, body=requests.RevokeRequest),
+    ApiRoute("POST", "/web/links", web.make_link, Permission.NOT_ROOT,
+             LinkAnswer, body=requests.LinkRequest, status=201),
+    ApiRoute("POST", "/web/logout", web.log_out, Permission.SELF,
+             LoggedOutAnswer, body=requests.LogoutRequest),
+    ApiRoute("GET", "/me", web.show_caller, Permission.ANYONE, CallerAnswer),
     ApiRoute("GET", "/stats", stats.show, Permission.ANYONE,
              (StatsAnswer, PredictionsAnswer), query=queries.StatsQuery),
     ApiRoute("GET", "/stats/days", stats.show_days, Permission.ANYONE,

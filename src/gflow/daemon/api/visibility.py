@@ -113,7 +113,7 @@ class Viewer:
             reason = Reason(ReasonKind.START_FAILED)
         # Progress tells when the GPUs become free, so it stays; training results are private.
         report = job.progress_report and msgspec.structs.replace(
-            job.progress_report, loss=None, samples_per_s=0.0, metrics={}
+            job.progress_report, loss=None, samples_per_s=0.0, metrics={}, profile_dir=""
         )
         return msgspec.structs.replace(
             job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, progress_report=report

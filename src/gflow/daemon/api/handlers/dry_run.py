@@ -72,7 +72,7 @@ class Trial:
     """Checks the parts of a submission against the current state, and counts its jobs. Changes nothing."""
 
     def __init__(self, context: Context, command: SubmitCommand) -> None:
-        self.context, self._command = context, command
+        self.context, self._command, self.uid = context, command, command.uid
         self.number = context.loop.state.jobs.next_number
         self.jobs = self.tasks = 0
         self.has_scripts = False
@@ -203,5 +203,5 @@ async def _batch_scripts(trial: Trial, expansion: Expansion) -> AsyncIterator[li
         return
     context, number = trial.context, trial.number
     async for some in expansion.pieces():
-        yield scripts_of(context.settings, context.target, number, some)
+        yield scripts_of(context.settings, context.target, trial.uid, number, some)
         number += len(some)

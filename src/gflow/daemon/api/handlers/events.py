@@ -21,6 +21,7 @@ from gflow import __version__
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import AuditEntry, Job
 from gflow.core.queries.audit_log import spread_all
+from gflow.daemon.api.readings import READINGS_S, LatestReadings
 from gflow.daemon.api.request import context_of, existing_job, keys_of, query_of
 from gflow.daemon.api.response import TurnResponse
 from gflow.daemon.api.visibility import Viewer, viewer_of
@@ -54,6 +55,8 @@ class Subscription(NamedTuple):
     numbers: frozenset[int]
     # Whether to wait for new events after the replay.
     follow: bool
+    # Whether to send readings of GPUs and progress of jobs too.
+    readings: bool = False
 
     def matches(self, line: AuditEntry) -> bool:
         return not self.numbers or (line.key is not None and number_of(JobKey(line.key)) in self.numbers)
@@ -71,7 +74,7 @@ async def stream(request: Request) -> Response:
         raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
     keys = keys_of(context, request, query.job.split(",")) if query.job else []
     chosen = [existing_job(context, key) for key in keys]
-    subscription = Subscription(names, frozenset(job.number for job in chosen), query.follow)
+    subscription = Subscription(names, frozenset(job.number for job in chosen), query.follow, query.readings)
     frames = _frames(context, viewer_of(request), subscription, _last_event_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     async with AsyncExitStack() as turn:
@@ -97,7 +100,7 @@ async def _frames(
         lost = newest - REPLAY
         yield _frame("missed", lost, Missed(event="missed", first=at + 1, last=lost))
         at = lost
-    sent = 0.0
+    sent, readings = 0.0, LatestReadings(context, viewer) if subscription.readings else None
     while True:
         lines = _read_entries(context, at)
         if lines:
@@ -111,11 +114,15 @@ async def _frames(
             await asyncio.sleep(0)
         elif not subscription.follow:
             return
-        elif await news.wait(KEEP_ALIVE_S):
+        elif readings is not None and (text := readings.take()):
+            yield text
+            sent = time.monotonic()
+        elif await news.wait(KEEP_ALIVE_S if readings is None else READINGS_S):
             if time.monotonic() - sent < TOGETHER_S:
                 await asyncio.sleep(TOGETHER_S)
-        else:
+        elif readings is None or time.monotonic() - sent >= KEEP_ALIVE_S:
             yield b": nothing new\n\n"
+            sent = time.monotonic()
 
 
 def _read_entries(context: Context, after: int) -> list[StreamEntry]:

@@ -104,6 +104,8 @@ def gpus_info(context: Context, viewer: Viewer) -> InfoAnswer:
         trouble=state.machine.gpu_trouble,
         driver=report.driver,
         limits=limits_of(context, report),
+        is_isolated=None if context.isolation is None else not context.isolation.problem,
+        isolation_problem=context.isolation.problem if context.isolation else "",
         drained=drain.drained,
         reason=drain.reason,
         drained_gpus=drain.drained_gpus,

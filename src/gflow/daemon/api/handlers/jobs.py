@@ -12,6 +12,7 @@ from gflow.core.forecast.wait_report import WaitReport, wait_report
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job
 from gflow.core.task_set import parse_tasks
+from gflow.daemon.api.end_facts import end_facts
 from gflow.daemon.api.handlers.gpu_usage import usage_of
 from gflow.daemon.api.handlers.groups import (
     details_view,
@@ -20,7 +21,7 @@ from gflow.daemon.api.handlers.groups import (
     tasks_details,
     tasks_response,
 )
-from gflow.daemon.api.permissions import check
+from gflow.daemon.api.permissions import check, may_ask_cluster
 from gflow.daemon.api.request import (
     all_keys_of,
     caller,
@@ -35,7 +36,9 @@ from gflow.daemon.api.response import answer, shown_jobs, wants_text
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth.users import user_name
 from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
+from gflow.daemon.execution.cluster_launch import folder_shown
 from gflow.daemon.execution.log_paths import log_path
+from gflow.daemon.execution.remote_logs import refresh_log
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.cooperative import FEW, in_slices
 from gflow.errors import Refused, clean_page, no_job
@@ -44,7 +47,7 @@ from gflow.text.end_line import spell_end
 from gflow.text.job_page import history_page, job_page
 from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
-from gflow.wire.answers.job_details import LogAnswer, Used, history_view, why_view
+from gflow.wire.answers.job_details import EnvironmentAnswer, LogAnswer, Used, history_view, why_view
 from gflow.wire.answers.jobs import jobs_view
 from gflow.wire.encoding import key_label
 from gflow.wire.job_selectors import Group, parse_selectors
@@ -80,7 +83,8 @@ async def show(request: Request) -> Response:
 async def _show_one(request: Request, job: Job) -> Response:
     details = await tasks_details(request, job) if job.is_array else None
     if not wants_text(request):
-        tasks = [task.key for task in context_of(request).store.tasks(job.key)] if job.is_array else []
+        has_tasks = job.is_array and query_of(request, ShowQuery).tasks
+        tasks = [task.key for task in context_of(request).store.tasks(job.key)] if has_tasks else []
         return shown_jobs(request, [job.key, *tasks], details and details_view(request, details))
     page = await _page(request, job)
     if details is not None:
@@ -108,7 +112,8 @@ def _page_of(request: Request, job: Job, used: str = "", most: int = 0) -> str:
     context, viewer = context_of(request), viewer_of(request)
     ((shown, why),) = context.entries([job], viewer)
     log = log_path(context.settings, job) if viewer.sees_details(job) else ""
-    return job_page(shown, why, timers.now(), log, used, most)
+    there = folder_shown(context.settings, context.target, job) if log else ""
+    return job_page(shown, why, timers.now(), log, used, most, there)
 
 
 async def _totals(request: Request, job: Job) -> list[Used]:
@@ -139,6 +144,7 @@ async def show_log_path(request: Request) -> Response:
             f"job {job.label} is an array, and each of its tasks has a log",
             hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
         )
+    note = await refresh_log(context, job)
     path, viewer = log_path(context.settings, job), viewer_of(request)
     ((_, why),) = context.entries([job], viewer)
     waits = str(why or job.reason or job.state.value) if job.state in WAITING and not job.attempt else None
@@ -146,7 +152,19 @@ async def show_log_path(request: Request) -> Response:
     data = LogAnswer(
         job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid, waits=waits, ended=ended
     )
+    data.note = note or None
     return answer(request, lambda: data, lambda: f"{path}\n")
+
+
+async def show_environment(request: Request) -> Response:
+    """The variables of a job's submitted environment that a diagnosis needs: paths, CUDA, NCCL, PyTorch."""
+    context = context_of(request)
+    job = job_in_path(context, request)
+    check(request, [job])
+    variables = context.executor.submitted_variables(job)
+    data = EnvironmentAnswer(job_id=key_label(job.key), uid=job.uid, variables=variables)
+    lines = sorted(f"{name}={value}\n" for name, value in (variables or {}).items())
+    return answer(request, lambda: data, lambda: clean_page("".join(lines)))
 
 
 async def explain_wait(request: Request) -> Response:
@@ -155,19 +173,23 @@ async def explain_wait(request: Request) -> Response:
     job = job_in_path(context, request)
     at, viewer = timers.now(), viewer_of(request)
     shown = viewer.redact_job(job)
-    query = None
-    if job in context.loop.state.ready:
+    query, queued = None, context.queued_as(job)
+    if queued in context.loop.state.ready:
         uid, _ = caller(request)
-        query = await while_connected(request, context.forecasts.forecast_for(uid, job))
+        query = await while_connected(request, context.forecasts.forecast_for(uid, queued))
     waits = job.state in WAITING
-    found = wait_report(context.loop.state, job, at, query) if waits else None
-    if found is not None and job.remote is not None:
+    found = wait_report(context.loop.state, queued, at, query) if waits else None
+    if found is not None and queued is not job:  # options are those of the array
+        found = msgspec.structs.replace(found, instead=[])
+    if found is not None and job.remote is not None and may_ask_cluster(request, job):
         found = await add_cluster_forecast(context, job, found)
     if found is not None:
         blockers = [why for why in map(viewer.redact_blocker, found.blockers) if why is not None]
         found = msgspec.structs.replace(found, blockers=spell_blockers(job, blockers))
     data = why_view(job, shown.reason, found or WaitReport([], None, []))
-    return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
+    if job.is_final and not wants_text(request):
+        data.end = await end_facts(request, job, viewer)
+    return answer(request, lambda: data, lambda: why_page(shown, found, at.wall, in_array=queued is not job))
 
 
 async def show_history(request: Request) -> Response:

@@ -13,7 +13,9 @@ from gflow import __version__
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, UNKILLABLE, Job, JobState, Moment
 from gflow.core.queries.job_filter import Filter
+from gflow.core.state.state import State
 from gflow.daemon.api.handlers.gpus import gpus_info
+from gflow.daemon.api.handlers.overview_lists import MOST_FORECAST, WAITING, list_jobs
 from gflow.daemon.api.handlers.queue import count_jobs
 from gflow.daemon.api.handlers.status import warnings_of
 from gflow.daemon.api.job_search import ListingRequest, find
@@ -36,23 +38,21 @@ DAY_S = 86400
 # Jobs of the caller that are listed, and failures that are read.
 SHOWN = 5
 MOST_FAILED = 200
-# Longest queue for which the expected starts are computed.
-MOST_FORECAST = 2000
 # A disk with less free space than both is full soon.
 LOW_BYTES, LOW_PART = 4 << 30, 0.05
-WAITING = frozenset({JobState.QUEUED, JobState.HOLD})
-BAD_ENDS = frozenset({JobState.FAILED, JobState.TIMEOUT})
 
 
 async def show_overview(request: Request) -> Response:
     """Everything at a glance: daemon, GPUs, queue, the caller's jobs, and what needs attention."""
-    context, viewer = context_of(request), viewer_of(request)
-    width = parse_number("width", query_of(request, OverviewQuery).width or "0", 0)
+    context, viewer, query = context_of(request), viewer_of(request), query_of(request, OverviewQuery)
+    width = parse_number("width", query.width or "0", 0)
     context.loop.look_at_store()
     now = timers.now()
     failed, disk = await while_connected(request, _look_back(context, viewer, now))
     waiting = await _waiting_jobs(request, now)
     data = _overview(context, viewer, now, waiting, [*disk, *failed])
+    if query.lists:
+        data.lists = await list_jobs(request, now, query.lists)
     return answer(request, lambda: data, lambda: overview_page(data, now.wall, width))
 
 
@@ -61,13 +61,10 @@ def _overview(
 ) -> OverviewAnswer:
     state = context.loop.state
     running, queued = count_jobs(state)
-    mine = sorted(
-        (job for job in state.running.values() if viewer.caller.owns(job)),
+    mine, my_waiting = _own_jobs(state, viewer)
+    listed = sorted(
+        (job for job in mine if job.state is JobState.RUNNING),
         key=lambda job: (job.started_at or 0.0, job.key),
-    )
-    arrays = sum(
-        viewer.caller.owns(state.jobs[key]) and state.jobs[key].state is JobState.RUNNING
-        for key in state.jobs.tasks
     )
     info = gpus_info(context, viewer)
     uptime_s = now.boot - context.started_boot
@@ -86,14 +83,34 @@ def _overview(
         gpus=info.gpus,
         running=running,
         waiting=queued,
-        held=len(context.loop.meters.apart[JobState.HOLD]),
+        held=_count_held(context),
         user=viewer.user,
         my_running=len(mine),
-        my_waiting=max(0, state.accounting.active_jobs.get(viewer.uid, 0) - len(mine) - arrays),
-        my_running_jobs=[job_view(*entry) for entry in context.entries(mine[:SHOWN], viewer)],
+        my_waiting=my_waiting,
+        my_running_jobs=[job_view(*entry) for entry in context.entries(listed[:SHOWN], viewer)],
         my_waiting_jobs=waiting,
         attention=[*_daemon_trouble(context), *_gpu_trouble(info), *_wasted(context, viewer), *found],
     )
+
+
+def _count_held(context: Context) -> int:
+    """How many of the waiting jobs are held. Each waiting task of an array counts, as in `count_jobs`."""
+    held, jobs = context.loop.meters.apart[JobState.HOLD], context.loop.state.jobs
+    arrays = [jobs[key].progress for key in jobs.arrays if key in held]
+    return len(held) + sum(len(progress.pending) - 1 for progress in arrays if progress is not None)
+
+
+def _own_jobs(state: State, viewer: Viewer) -> tuple[list[Job], int]:
+    """The caller's jobs that run here or that a cluster has, and the number of those that wait.
+
+    They are counted as in `count_jobs`: each waiting task of an array counts.
+    """
+    there = (state.jobs[key] for key in state.remote.jobs if not state.jobs[key].is_array)
+    running = [job for job in (*state.running.values(), *there) if viewer.caller.owns(job)]
+    arrays = [job.progress for key in state.jobs.arrays if viewer.caller.owns(job := state.jobs[key])]
+    tasks = sum(len(progress.pending) for progress in arrays if progress is not None)
+    active = state.accounting.active_jobs.get(viewer.uid, 0)
+    return running, max(0, active - len(running) - len(arrays) + tasks)
 
 
 # ---------------------------------------------------------------- the caller's waiting jobs
@@ -122,6 +139,7 @@ def _waiting_view(entry: Entry, start_boot: float | None, now: Moment) -> Waitin
         name=job.name,
         gpus=job.spec.gpus,
         reason=str(why or job.reason) or None,
+        tasks=1 if job.progress is None else len(job.progress.pending),
         expected_start=None if start_boot is None else rfc3339(now.to_wall(start_boot)),
     )
 
@@ -188,7 +206,7 @@ async def _look_back(
 
 def _failures(reader: Reader, viewer: Viewer, now: Moment) -> list[Attention]:
     """One entry for jobs of the same name and reason; the newest first."""
-    rows = reader.ended_since(now.wall - DAY_S, BAD_ENDS, viewer.user, MOST_FAILED)
+    rows = reader.failed_since(now.wall - DAY_S, viewer.user, MOST_FAILED)
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in map(reader.job, rows):
         if viewer.caller.owns(job):

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from gflow.core.forecast.wait_report import why_never
 from gflow.core.ids import JobKey
-from gflow.core.model import FINAL, JobState, Moment
+from gflow.core.model import FINAL, LOCAL, JobState, Moment
 from gflow.core.queries.job_filter import EVERY_USER, Filter
 from gflow.core.state.state import State
 from gflow.daemon.api.group_search import collapse
@@ -29,8 +29,9 @@ from gflow.daemon.api.request import (
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_text
+from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, answer, wants_text
 from gflow.daemon.api.result_forms import RESULT_FORMS
+from gflow.daemon.api.row_search import find_rows
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
@@ -49,13 +50,17 @@ from gflow.text.queue import (
     totals_line,
     with_progress,
 )
-from gflow.wire.queries import JobsQuery
+from gflow.wire.answers.job_details import ExpectedStart, StartsAnswer
+from gflow.wire.encoding import encode, key_label, rfc3339
+from gflow.wire.queries import JobsQuery, StartsQuery
 
 log = logging.getLogger("gflow.api")
 # Answers above this size (characters) are streamed.
 LARGE = 1 << 18
 # Jobs that a terminal shows of all those that have ended, unless --limit says otherwise.
 LATEST = 20
+# Most rows of a page.
+MOST_ROWS = 500
 ALL_FORMS = FORMS | RESULT_FORMS
 _FAILED = frozenset(map(JobState, FAILED_NAMES))
 
@@ -64,6 +69,8 @@ async def list_jobs(request: Request) -> Response:
     """List active jobs, or all jobs, with filters."""
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
+    if form == "rows":
+        return await _list_rows(request, query)
     if form not in ALL_FORMS:
         raise unknown("output format", form, ALL_FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
@@ -102,6 +109,19 @@ async def list_jobs(request: Request) -> Response:
         if is_short and found.total > LATEST:
             pieces = _concat(pieces, _only(f"(the last {LATEST} of {found.total}; -n 0 shows all)\n"))
         return await _respond(pieces, media, turn)
+
+
+async def _list_rows(request: Request, query: JobsQuery) -> Response:
+    """Answer with one row for each group, array and other job."""
+    context, uid = context_of(request), request.scope["state"]["uid"]
+    listing = await _listing_request(request, query)
+    if listing.sort != "id":
+        raise UsageError("rows are ordered by id", hint="sort=id or sort=-id")
+    if listing.limit is not None and not 0 < listing.limit <= MOST_ROWS and query.limit:
+        raise UsageError(f"a page has 1 to {MOST_ROWS} rows")
+    async with context.rate_limits.listing_turn(uid):
+        found = await while_connected(request, find_rows(context, viewer_of(request), listing, query.after))
+    return Response(encode(found), media_type="application/json")
 
 
 def _shows_all_ended(query: JobsQuery, wanted: Filter) -> bool:
@@ -192,6 +212,17 @@ async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]
     }
 
 
+async def list_starts(request: Request) -> Response:
+    """When waiting jobs are expected to start, the soonest first."""
+    query, viewer = query_of(request, StartsQuery), viewer_of(request)
+    jobs = context_of(request).loop.state.jobs
+    found = sorted((at, key) for key, at in (await _expected_starts(request, timers.now())).items())
+    seen = [(at, key) for at, key in found if (job := jobs.get(key)) is not None and viewer.sees_job(job)]
+    shown = [ExpectedStart(key_label(key), rfc3339(at)) for at, key in seen[: query.limit]]
+    lines = "".join(f"{one.id} {one.expected_at}\n" for one in shown)
+    return answer(request, lambda: StartsAnswer(starts=shown, total=len(seen)), lambda: lines)
+
+
 async def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
     states = states_of(query.states)
     users = [name for name in split_list(query.users) if name not in (EVERY_USER, "*")]
@@ -199,12 +230,15 @@ async def _listing_request(request: Request, query: JobsQuery) -> ListingRequest
     if states:
         is_past = bool(states & FINAL)
     sort, is_reversed = sort_of(query.sort or "id")
+    targets = frozenset(split_list(query.targets))
+    if not is_past:
+        _check_targets(context_of(request), targets)
     wanted = Filter(
         states=FINAL if query.completed and not states else states,
         users=_visible_users(frozenset(users), viewer_of(request).only_users),
         names=frozenset(split_list(query.names)),
         projects=frozenset(split_list(query.projects)),
-        targets=frozenset(split_list(query.targets)),
+        targets=targets,
         partitions=frozenset(split_list(query.partitions)),
         spans=await spans_of(context_of(request), request, query.jobs),
         since=parse_since(query.since) if query.since else 0.0,
@@ -219,6 +253,14 @@ async def _listing_request(request: Request, query: JobsQuery) -> ListingRequest
         limit=parse_number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
         offset=parse_number("offset", query.offset or "0", 0),
     )
+
+
+def _check_targets(context: Context, targets: frozenset[str]) -> None:
+    """Refuse a target that there is not. A job may be on one that gflow.toml has no more."""
+    state, known = context.loop.state, [LOCAL, *context.settings.clusters]
+    for name in sorted(targets.difference(known)):
+        if not any(state.jobs[key].target == name for key in state.remote.jobs | state.remote.pending):
+            raise unknown("target", name, known)
 
 
 def _visible_users(users: frozenset[str], only: frozenset[str]) -> frozenset[str]:

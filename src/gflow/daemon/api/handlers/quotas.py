@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.events import ChangeReservation, Reserve, SetQuota, Unreserve
+from gflow.core.lifecycle.admin import plan_change, plan_reservation
 from gflow.core.model import Moment
 from gflow.core.queries.job_filter import EVERY_USER
 from gflow.core.scheduling.eviction import jobs_to_evict
@@ -36,8 +37,9 @@ from gflow.wire.answers.quotas import (
     quota_view,
     reservation_view,
 )
+from gflow.wire.encoding import key_label
 from gflow.wire.queries import ReservationsQuery
-from gflow.wire.requests import QuotaRequest, ReservationRequest
+from gflow.wire.requests import QuotaRequest, ReservationChange, ReservationRequest
 
 _NAME = Option("name", "name", "user or project")
 
@@ -117,12 +119,44 @@ async def reserve(request: Request) -> Response:
         end = (wanted.start_time or at.wall) + wanted.duration_secs
         return Reserve(at=at, uid=uid, user=user, gpus=gpus, count=wanted.gpu_count, start=start, end=end)
 
+    if wanted.dry_run:
+        planned = plan_reservation(context.loop.state, event(timers.now()))
+        return _reservation_answer(request, planned, is_plan=True)
     await context.loop.ask(event, origin)
-    state, at = context.loop.state, timers.now()
-    made = state.reserved.all[max(state.reserved.all)]
-    view = reservation_view(made, at.wall, made.user)
-    stops = [job.label for job in jobs_to_evict(state, made.user, made.gpus, made.start, at)]
-    return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
+    found = context.loop.state.reserved.all
+    return _reservation_answer(request, found[max(found)], status=201)
+
+
+async def change_reservation(request: Request) -> Response:
+    """Move a GPU reservation to another time, or to other GPUs."""
+    context, (uid, origin) = context_of(request), caller(request)
+    number, wanted = _find_reservation(request).id, await read(request, ReservationChange)
+
+    def event(at: Moment) -> ChangeReservation:
+        found = context.loop.state.reserved.all[number]
+        begin = found.start if wanted.start_time is None else wanted.start_time
+        length = found.end - found.start if wanted.duration_secs is None else wanted.duration_secs
+        start = begin if begin == found.start else max(at.wall, begin)
+        gpus = tuple(found.gpus if wanted.gpu_indices is None else wanted.gpu_indices)
+        return ChangeReservation(at=at, uid=uid, id=number, gpus=gpus, start=start, end=begin + length)
+
+    if wanted.dry_run:
+        planned = plan_change(context.loop.state, event(timers.now()))
+        return _reservation_answer(request, planned, is_plan=True)
+    await context.loop.ask(event, origin)
+    return _reservation_answer(request, context.loop.state.reserved.all[number])
+
+
+def _reservation_answer(
+    request: Request, one: Reservation, *, is_plan: bool = False, status: int = 200
+) -> Response:
+    """A reservation that was made, changed or planned, and the jobs that it stops."""
+    state, at = context_of(request).loop.state, timers.now()
+    view = reservation_view(one, at.wall, one.user)
+    jobs = jobs_to_evict(state, one.user, one.gpus, one.start, at)
+    view.stops = [key_label(job.key) for job in jobs]
+    labels = [job.label for job in jobs]
+    return answer(request, lambda: view, lambda: reservation_line(view, labels, is_plan=is_plan), status)
 
 
 async def show_reservation(request: Request) -> Response:

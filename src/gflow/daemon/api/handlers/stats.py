@@ -20,17 +20,19 @@ from gflow.errors import Forbidden, Refused, UsageError, unknown
 from gflow.options.times import parse_since
 from gflow.store.reader import Reader
 from gflow.store.statistics import DAY_S, predictions, statistics
-from gflow.store.usage_history import MOST_DAYS, usage_by_day
+from gflow.store.usage_history import MOST_DAYS, idle_jobs, usage_by_day
 from gflow.text.statistics import predictions_csv, predictions_page, statistics_csv, statistics_page
 from gflow.text.usage_chart import usage_chart, usage_days_csv
 from gflow.wire.answers.statistics import predictions_view, statistics_view
-from gflow.wire.answers.usage_days import usage_days_view
+from gflow.wire.answers.usage_days import UsageDaysAnswer, usage_days_view
 from gflow.wire.queries import StatsQuery, UsageDaysQuery
 
 T = TypeVar("T")
 FORMS = ("table", "json", "csv")
 # Days of the usage over time, unless the caller says since when.
 USUAL_DAYS = 14
+# Jobs with unused GPUs that are listed.
+MOST_IDLE = 20
 
 
 async def show(request: Request) -> Response:
@@ -85,10 +87,12 @@ async def show_days(request: Request) -> Response:
         raise UsageError(f"the period has more than {MOST_DAYS} days", hint="--since 90d")
     question = question._replace(since=since)
     samples, gpus = context.settings.samples, len(context.loop.state.machine.gpus)
-    found = await _read(
-        request, lambda reader: _with_samples(lambda: usage_by_day(reader, question, samples))
-    )
-    data = usage_days_view(question, found, gpus)
+
+    def count(reader: Reader) -> UsageDaysAnswer:
+        days = usage_by_day(reader, question, samples)
+        return usage_days_view(question, days, gpus, idle_jobs(reader, question, samples, MOST_IDLE))
+
+    data = await _read(request, lambda reader: _with_samples(lambda: count(reader)))
     return answer(
         request, lambda: data, lambda: usage_days_csv(data) if form == "csv" else usage_chart(data, width)
     )

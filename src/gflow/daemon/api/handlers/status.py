@@ -14,9 +14,10 @@ from starlette.responses import Response
 from gflow import __version__
 from gflow.config.table import BY_KEY
 from gflow.core.state.state import State
+from gflow.daemon.api.handlers.clusters import unreachable_clusters
 from gflow.daemon.api.handlers.gpus import blocked_of, gpus_info, holders_of
 from gflow.daemon.api.handlers.queue import count_jobs
-from gflow.daemon.api.request import context_of, parse_number, query_of
+from gflow.daemon.api.request import caller, context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
@@ -39,12 +40,13 @@ async def show_info(request: Request) -> Response:
     gpus = list(state.machine.gpus.values())
     query = query_of(request, InfoQuery)
     width = parse_number("width", query.width or "0", 0)
+    away = "".join(f"{words}\n" for words in unreachable_clusters(context, caller(request)[0]))
     if query.long:
         data = gpus_info(context, viewer)
-        return answer(request, lambda: data, lambda: gpu_details(data, gpus))
+        return answer(request, lambda: data, lambda: gpu_details(data, gpus) + away)
     if width:
         data = gpus_info(context, viewer)
-        return answer(request, lambda: data, lambda: gpu_lines(data, gpus, width, datetime.now(UTC)))
+        return answer(request, lambda: data, lambda: gpu_lines(data, gpus, width, datetime.now(UTC)) + away)
     return answer(
         request,
         lambda: gpus_info(context, viewer),

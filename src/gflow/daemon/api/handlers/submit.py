@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,7 +34,9 @@ from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
+from gflow.daemon.execution.cluster_users import owners_home, snapshot_taker
 from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_auto_memory
+from gflow.daemon.execution.project_files import SnapshotTaker, with_files
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
 from gflow.daemon.loop.cooperative import FEW, in_slices
 from gflow.daemon.notify.destinations import mail_note
@@ -63,8 +67,9 @@ async def submit(request: Request) -> Response:
     _check_token(wanted.token)
     hides, rights = hides_for(request), rights_of(request)
     command = SubmitCommand(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
-    expansion = Expansion(request, wanted, reader, rights)
-    if query.dry_run:
+    takes = None if query.dry_run else snapshot_taker(context, uid)
+    expansion = Expansion(request, wanted, reader, rights, takes)
+    if takes is None:
         return await dry_run(request, command, expansion, wants_start=query.start)
     # One job of each kind that may need a note, or that a cluster may reject.
     kinds: dict[tuple[object, ...], ParsedJob] = {}
@@ -83,8 +88,9 @@ async def submit(request: Request) -> Response:
         await expansion.for_each(take, last=True)
         known = [job.spec for job in kinds.values()]
         note = auto_memory_note(known) or local_note(known)
-        note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
-        note = "; ".join(filter(None, (note, mail_note(context.settings.destinations, known))))
+        note = note or await check_with_slurm(context.settings, context.target, uid, list(kinds.values()))
+        notes = (note, takes.note, mail_note(context.settings.destinations, known))
+        note = "; ".join(filter(None, notes))
         context.rate_limits.count_stored(uid, sizes[0])
         submission = context.loop.submit(command)
         keys = await (while_connected(request, submission) if command.count > PART else submission)
@@ -128,6 +134,7 @@ async def redo(request: Request) -> Response:
         (spec,) = await resolve_auto_memory(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
         note = auto_memory_note([spec])
+    takes = await _take_snapshots(context, uid, redone, change.fields)
     command = RedoCommand(
         uid,
         user,
@@ -141,15 +148,34 @@ async def redo(request: Request) -> Response:
         hides=hides_for(request),
         rights=rights_of(request),
         keep=partial(charge_specs, context, uid),
+        files=lambda spec: takes.known(with_files(settings, spec, owners_home(settings, uid))),
     )
     with context.rate_limits.count_held(uid) as hold:
         if len(redone) > PART:
             await while_connected(request, _stage_redo(context, command, redone, hold))
         submission = context.loop.submit(command)
         keys = await (while_connected(request, submission) if len(redone) > PART else submission)
-    return add_note(
-        await _answer_submitted(request, query, keys), "; ".join(filter(None, (note, command.note)))
-    )
+    notes = "; ".join(filter(None, (note, takes.note, command.note)))
+    return add_note(await _answer_submitted(request, query, keys), notes)
+
+
+async def _take_snapshots(
+    context: Context, uid: int, keys: Sequence[JobKey], fields: dict[str, Any]
+) -> SnapshotTaker:
+    """Take snapshots of the files of redone jobs, as these are now."""
+    if "no_sync" in fields or "sync" in fields:  # the job has one of them from its target
+        fields |= {"sync": "", "no_sync": False} | fields
+    takes, home = snapshot_taker(context, uid), owners_home(context.settings, uid)
+    wanted = {name: value for name, value in fields.items() if name in FILE_FIELDS}
+    async for some in in_slices(keys, FEW):
+        for key in some:
+            spec = msgspec.structs.replace(existing_job(context, key).spec, **wanted)
+            await takes.attach(with_files(context.settings, spec, home))
+    return takes
+
+
+# Fields on which the snapshot of a job depends.
+FILE_FIELDS = frozenset({"on", "overflow", "sync", "no_sync", "sync_size_mib", "outputs"})
 
 
 async def _keys_to_redo(request: Request, wanted: RedoRequest) -> list[JobKey]:

@@ -1,4 +1,4 @@
-"""Routes for terminals and `gjob exec`. They return a socket path; the data bypasses the daemon."""
+"""Routes for terminals, `gjob exec` and `gjob profile`. They return a path; the data bypasses the daemon."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.model import Job, JobState
+from gflow.core.model import LOCAL, Job, JobState
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.request import caller, context_of, job_in_path, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
+from gflow.daemon.execution.cluster_launch import remote_launch, slurm_of
 from gflow.daemon.loop.commands import AuditCommand
 from gflow.errors import Forbidden, Refused
 from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.targets.port import Run
-from gflow.wire.answers.job_details import ExecAnswer, TerminalAnswer
+from gflow.targets.slurm.job_step import JobStep, step_script
+from gflow.targets.slurm.tracker import launch_there
+from gflow.wire.answers.job_details import ClusterStep, ExecAnswer, ProfileFolderAnswer, TerminalAnswer
 from gflow.wire.encoding import key_label
 from gflow.wire.requests import ExecRequest, JobRequest, check_command
 
@@ -37,6 +40,28 @@ async def show_path(request: Request) -> Response:
     return answer(request, lambda: data, lambda: f"{path or ''}\n")
 
 
+async def show_profile_folder(request: Request) -> Response:
+    """The folder in which a running job takes requests for profiles: of jobs that use gflow.train."""
+    job = job_in_path(context_of(request), request)
+    check(request, [job])
+    _check_runs(job)
+    if job.target != LOCAL:
+        raise Refused(
+            f"job {job.label} runs on {job.target}, and profiles are made of jobs on this machine only",
+            hint=f"gjob usage {job.label} shows what it uses there",
+        )
+    report = job.progress_report
+    if report is None or not report.profile_dir or report.at < (job.started_at or 0.0):
+        raise Refused(
+            f"job {job.label} takes no requests for profiles: it has reported no step of gflow.train",
+            hint="scripts that iterate run.batches of gflow.train can be profiled after their first step",
+        )
+    data = ProfileFolderAnswer(
+        job_id=key_label(job.key), uid=job.uid, path=report.profile_dir, step=report.step
+    )
+    return answer(request, lambda: data, lambda: f"{data.path}\n")
+
+
 async def execute(request: Request) -> Response:
     """Execute a command in a running job: in its environment, with its GPUs, as its owner."""
     context, (uid, origin) = context_of(request), caller(request)
@@ -48,11 +73,44 @@ async def execute(request: Request) -> Response:
     check_command(JobRequest(command=wanted.command, cwd="/"))
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
-    path = await _start_command(context, job, wanted, term)
+    if job.target == LOCAL:
+        made = ExecAnswer(await _start_command(context, job, wanted, term))
+    else:
+        made = ExecAnswer(None, await asyncio.to_thread(_cluster_step, context, job, wanted, term))
     await context.loop.run_command(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
-    return answer(request, lambda: ExecAnswer(path), lambda: f"{path}\n", 201)
+    return answer(request, lambda: made, lambda: f"{made.path or ''}\n", 201)
+
+
+def _cluster_step(context: Context, job: Job, wanted: ExecRequest, term: str) -> ClusterStep:
+    """The script that runs a command as a step of a job on a cluster. Blocks until the cluster answers."""
+    target = slurm_of(context.target, job.target, job.uid)
+    if job.remote is None or not job.remote.id:
+        raise Refused(f"job {job.label} runs on {job.target}, and its Slurm job is not known yet")
+    try:
+        target.open_folder()
+    except OSError as error:
+        raise Refused(f"{target.name} does not answer: {error.strerror or error}") from None
+    launch = launch_there(remote_launch(context.settings, job, None, b""), target.shared_folder)
+    step = JobStep(
+        id=job.remote.id,
+        label=job.label,
+        target=target.name,
+        folder=launch.job.spec.cwd,
+        stop_file=target.shared_folder.path(launch.run.name, "stop"),
+        command=wanted.command,
+        is_tty=wanted.tty,
+        term=term,
+    )
+    return ClusterStep(
+        target=target.name,
+        uid=job.uid,
+        script=step_script(step),
+        host=target.cluster.host or None,
+        ssh_folder=str(target.ssh.control_path.parent) if target.ssh is not None else None,
+        slurm_conf=None if target.ssh is not None else target.slurm.conf,
+    )
 
 
 async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
