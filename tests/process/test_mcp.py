@@ -16,7 +16,7 @@ from tests.system import system
 
 READ = {
     "get_health", "get_info", "list_jobs", "get_job", "why", "get_job_log", "get_stats", "get_queue_pressure",
-    "list_reservations", "triage_job",
+    "list_reservations", "triage_job", "get_gpu_memory", "doctor", "diagnose_job",
 }  # fmt: skip
 PREVIEW = {"preview_submit_jobs", "preview_update_job"}
 MUTATE = {"submit_jobs", "update_job", "redo_job", "hold_job", "release_job", "cancel_job"}
@@ -60,6 +60,21 @@ def test_tools_say_what_they_do_to_the_world() -> None:
         assert hints.destructive_hint is (True if name == "cancel_job" else False if name in MUTATE else None)
 
 
+async def diagnoses(session: Any, job: str) -> None:
+    assert any(check["name"] == "daemon" for check in (await called(session, "doctor"))["checks"])
+    assert (await called(session, "doctor", job=job))["checks"][0]["name"] == "job-environment"
+    assert (await called(session, "diagnose_job", job=job))["cause"] == "cuda-oom"
+
+
+async def explains(box: Box, session: Any, running: str, waiting: str) -> None:
+    await asyncio.to_thread(wait_until, lambda: box.job(running)["state"] == "Running")
+    seen = await called(session, "diagnose_job", job=running)
+    assert (seen["state"], seen["verdict"]) == ("Running", "starting")
+    why = await called(session, "why", job=waiting)
+    assert why["blockers"][0]["code"] == "Resources"
+    assert (await called(session, "diagnose_job", job=waiting))["blockers"] == why["blockers"]
+
+
 def test_an_assistant_submits_looks_and_ends(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G", "--cpus", "2")
 
@@ -74,13 +89,13 @@ def test_an_assistant_submits_looks_and_ends(box: Box) -> None:
         triage = await called(session, "triage_job", job=job)
         assert "out of memory" in triage["hints"][0]
         assert triage["log"]["content"] == "CUDA out of memory\n"
+        await diagnoses(session, job)
         assert (await called(session, "list_jobs", states="Failed"))["jobs"][0]["name"] == "sick"
 
-        await called(session, "submit_jobs", command=["sleep", "600"], options={"gpus": 1})
+        runs = await called(session, "submit_jobs", command=["sleep", "600"], options={"gpus": 1})
         waits = await called(session, "submit_jobs", command=["true"], options={"gpus": 1})
         number = str(waits["jobs"][0]["id"])
-        why = await called(session, "why", job=number)
-        assert why["blockers"][0]["code"] == "Resources"
+        await explains(box, session, str(runs["jobs"][0]["id"]), number)
         assert (await called(session, "get_queue_pressure"))["reasons"] == {"Resources": 1}
         preview = await called(session, "preview_update_job", job=number, options={"priority": 50})
         assert preview["after"]["priority"] == 50
@@ -106,7 +121,7 @@ def test_an_assistant_submits_looks_and_ends(box: Box) -> None:
             assert await refused(session, "get_job", **words) == answer
         assert "did you mean" in await refused(session, "submit_jobs", command="true", options={"gpuz": 1})
         assert "255" in await refused(session, "preview_update_job", job=number, options={"priority": 999})
-        for name in ("get_info", "get_stats", "list_reservations"):
+        for name in ("get_info", "get_gpu_memory", "get_stats", "list_reservations"):
             assert await called(session, name)
 
     spoken(box, scene)

@@ -34,10 +34,12 @@ commands:
   create    --user NAME --gpus N|--gpu-spec LIST [--start TIME] --duration TIME
   list      all reservations, or by --user, --status, --active; --timeline
   get ID    show one reservation
+  update ID move it: [--start TIME] [--duration TIME] [--gpu-spec LIST]
   cancel ID cancel it"""
 RESERVE_EXAMPLES = """gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h30m
 gctl reserve create --user ann --gpu-spec 0-1 --duration 1d
 gctl reserve list --timeline
+gctl reserve update 3 --start 16:00
 gctl reserve cancel 3"""
 
 
@@ -57,10 +59,9 @@ def run(name: str, words: list[str]) -> int:
     if verb not in commands:
         hint = did_you_mean(verb, commands, otherwise="commands: " + ", ".join(commands))
         raise UsageError(f"gctl {name} has no command {verb!a}", hint=hint)
-    if len(given) != (verb in ("get", "cancel")):
-        raise UsageError(
-            f"gctl {name} {verb} takes {'an id' if verb in ('get', 'cancel') else 'no arguments'}"
-        )
+    takes_id = verb in ("get", "update", "cancel")
+    if len(given) != takes_id:
+        raise UsageError(f"gctl {name} {verb} takes {'an id' if takes_id else 'no arguments'}")
     code: int = commands[verb](values, *given)
     return code
 
@@ -76,7 +77,7 @@ def _quota_set(values: dict[str, Any]) -> int:
     limits = {name.replace("-", "_"): values[name] for name in values if name.startswith("max-")}
     if not limits:
         raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
-    return _send("PUT", "/quotas", {**_scope(values), **limits, **_force(values)}, values)
+    return _send("PUT", "/quotas", {**_scope(values), **limits, **_flags(values)}, values)
 
 
 def _quota_remove(values: dict[str, Any]) -> int:
@@ -102,17 +103,32 @@ def _create(values: dict[str, Any]) -> int:
             raise UsageError(f"gctl reserve create needs --{name}", hint="see gctl reserve --help")
     if ("gpus" in values) == ("gpu-spec" in values):
         raise UsageError("how many GPUs, or which ones?", hint="--gpus 2, or --gpu-spec 0,2-3")
-    body = {"user": values["user"], "duration_secs": values["duration"], **_force(values)}
+    body = {"user": values["user"], **_span(values), **_flags(values)}
     if "gpus" in values:
         body["gpu_count"] = values["gpus"]
-    else:
+    return _send("POST", "/reservations", body, values)
+
+
+def _update(values: dict[str, Any], number: str) -> int:
+    body = _span(values)
+    if not body or "user" in values or "gpus" in values:
+        raise UsageError(
+            "gctl reserve update changes --start, --duration or --gpu-spec",
+            hint="gctl reserve update 3 --start 16:00",
+        )
+    return _send("PATCH", f"/reservations/{http.quote(number)}", body | _flags(values), values)
+
+
+def _span(values: dict[str, Any]) -> dict[str, Any]:
+    """The time and the GPUs of a reservation, as far as they are given."""
+    names = {"start": "start_time", "duration": "duration_secs"}
+    body = {names[name]: values[name] for name in names if name in values}
+    if "gpu-spec" in values:
         found = parse_indices(values["gpu-spec"])
         if not found:
             raise UsageError(f"{values['gpu-spec']!a} is not a list of GPUs", hint="write 0,2 or 0-3")
         body["gpu_indices"] = list(found)
-    if "start" in values:
-        body["start_time"] = values["start"]
-    return _send("POST", "/reservations", body, values)
+    return body
 
 
 def _list(values: dict[str, Any]) -> int:
@@ -150,9 +166,9 @@ def _cancel(values: dict[str, Any], number: str) -> int:
     return _send("DELETE", f"/reservations/{http.quote(number)}", None, values)
 
 
-def _force(values: dict[str, Any]) -> dict[str, Any]:
-    """The member `force`, only if it is given: an older daemon does not know it."""
-    return {"force": True} if "force" in values else {}
+def _flags(values: dict[str, Any]) -> dict[str, Any]:
+    """The members `force` and `dry_run`, only if they are given: an older daemon does not know them."""
+    return {name.replace("-", "_"): True for name in ("force", "dry-run") if name in values}
 
 
 def _send(method: str, path: str, body: dict[str, Any] | None, values: dict[str, Any]) -> int:
@@ -169,5 +185,6 @@ RESERVE_COMMANDS: dict[str, Callable[..., int]] = {
     "create": _create,
     "list": _list,
     "get": _get,
+    "update": _update,
     "cancel": _cancel,
 }

@@ -18,6 +18,7 @@ jobs. `ginfo info` is the same as `ginfo --long`."""
 EXAMPLES = """ginfo
 ginfo -l                # model, memory, load, temperature, jobs, idle since
 ginfo -w
+ginfo --target gilbreth # partitions of a cluster: nodes, free GPUs, time limits
 ginfo --json"""
 
 
@@ -31,15 +32,18 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("ginfo [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     query = {"long": "1"} if rest or "long" in values else {}
+    path = f"/targets/{http.quote(values['target'])}/partitions" if "target" in values else "/info"
+    if "target" in values and query:
+        refuse("--target and --long cannot be combined", "ginfo --target NAME")
     if "watch" in values:
         from gflow.cli.common.watch import watch
 
         title = "ginfo " + " ".join(words)
         return watch(
-            lambda: http.ask("GET", "/info", b"", "text/plain", query | hot_path.terminal()),
+            lambda: http.ask("GET", path, b"", "text/plain", query | hot_path.terminal()),
             values.get("interval", 2),
             title,
         )
     if "json" not in values:
         query |= hot_path.terminal()
-    return http.show("/info", as_json="json" in values, **query)
+    return http.show(path, as_json="json" in values, **query)

@@ -45,8 +45,12 @@ gjob history @
 gjob why 42
 gjob exec 42 -- nvidia-smi
 gjob exec @ bash
+gjob fetch 42                     # what the job wrote on the cluster
+gjob fetch 42 'runs/**' --to results
 gjob usage @ --csv
-gjob usage 42 --json"""
+gjob usage 42 --json
+gjob profile 42 --steps 10 --memory
+gjob profile 42 --output trace.json.gz"""
 
 # Commands with times as options, which are read in the configured time zone.
 READ_TIMES = ("release", "update", "redo")
@@ -150,7 +154,7 @@ def _log(values: Values, jobs: list[str]) -> int:
         refuse("--follow prints text and cannot be combined with --json", "gjob wait 42; gjob log --json 42")
     if "failed" in values or _has_several(jobs):
         return _logs(values, jobs)
-    place = http.get(http.job_path(_one(jobs), "/log"))
+    place = _place_of(_one(jobs))
     is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
     _become_owner(place["uid"])
     if "json" in values:
@@ -168,6 +172,14 @@ def _log(values: Values, jobs: list[str]) -> int:
     if "first" not in values:
         print_end(place)
     return 0
+
+
+def _place_of(job: str) -> dict[str, Any]:
+    """Where the log of a job is. Prints a note if the file may lack the last part of the output."""
+    place: dict[str, Any] = http.get(http.job_path(job, "/log"))
+    if place.get("note"):
+        sys.stderr.write(f"gjob: {place['note']}\n")
+    return place
 
 
 def _results(values: Values, jobs: list[str]) -> int:
@@ -221,15 +233,9 @@ def _logs(values: Values, jobs: list[str]) -> int:
 
 
 def _become_owner(uid: int) -> None:
-    """As root, drop to the log's owner, who controls its path and could point it at any file."""
-    import os
-    import pwd
+    from gflow.cli.common.rights import become_owner
 
-    if os.geteuid() == 0 and uid:
-        owner = pwd.getpwuid(uid)
-        os.initgroups(owner.pw_name, owner.pw_gid)
-        os.setgid(owner.pw_gid)
-        os.setuid(uid)
+    become_owner(uid)
 
 
 def _attach(values: Values, jobs: list[str]) -> int:
@@ -248,32 +254,42 @@ def _exec(values: Values, words: list[str]) -> int:
 
 
 def _why(values: Values, jobs: list[str]) -> int:
-    from gflow.job_states import FINAL_NAMES
+    path, as_json = http.job_path(_one(jobs)), "json" in values
+    if not as_json:
+        # The page of an ended job needs no JSON, whose import takes longer than the answer.
+        status, _, page = hot_path.request("GET", path + "/diagnosis", b"", "text/plain")
+        if status < 400:
+            hot_path.write(1, page)
+            return 0
+    from gflow.job_states import FINAL_NAMES, JobState
 
-    path = http.job_path(_one(jobs))
-    job = http.get(path)["jobs"][0]
-    if job["state"] in FINAL_NAMES:
-        return _diagnose(job, path + "/why", as_json="json" in values)
-    if "json" in values:
+    job = http.get(path, tasks="0")["jobs"][0]
+    if job["state"] in FINAL_NAMES:  # in text it ended a moment ago, or the daemon refuses
+        if not as_json:
+            return http.show(path + "/diagnosis", as_json=False)
+        view = http.get(path + "/why") | http.get(path + "/diagnosis")
+        hot_path.write(1, http.json_line(hot_path.dumps(view).encode()))
+        return 0
+    if job["state"] == JobState.RUNNING.value and job["tasks"] is None:
+        return _judge_run(job, path + "/why", as_json=as_json)
+    if as_json:
         return http.show(path + "/why", as_json=True)
     hot_path.write_folded(1, http.ask("GET", path + "/why", b"", "text/plain", {}))
     return 0
 
 
-def _diagnose(job: dict[str, Any], path: str, *, as_json: bool) -> int:
-    """Print why a job ended. The JSON has the keys of the daemon's answer, too."""
-    from gflow.client.diagnosis import diagnose_job, diagnosis_view
+def _judge_run(job: dict[str, Any], path: str, *, as_json: bool) -> int:
+    """Print whether a running job is slow, stuck or fine. The JSON also has the keys of the daemon."""
+    from gflow.client.run_observation import judge_job, run_view
     from gflow.errors import clean
-    from gflow.text.diagnosis import diagnosis_page
+    from gflow.text.run_diagnosis import run_page
 
     answer = http.get(path) if as_json else {}
-    found, end = diagnose_job(job, _become_owner)
+    found = judge_job(job, _become_owner)
     if as_json:
-        view = answer | diagnosis_view(job, found, end)
-        hot_path.write(1, http.json_line(hot_path.dumps(view).encode()))
+        hot_path.write(1, http.json_line(hot_path.dumps(answer | run_view(job, found)).encode()))
         return 0
-    page = diagnosis_page(job, found, end.first_line, end.missing)
-    hot_path.write(1, "".join(f"{clean(line)}\n" for line in page.splitlines()).encode())
+    hot_path.write(1, "".join(f"{clean(line)}\n" for line in run_page(job, found).splitlines()).encode())
     return 0
 
 
@@ -284,6 +300,18 @@ def _history(values: Values, jobs: list[str]) -> int:
 def _usage(values: Values, jobs: list[str]) -> int:
     path = http.job_path(_one(jobs), "/usage")
     return http.show(path + "?csv=1" if "csv" in values else path, as_json="json" in values)
+
+
+def _profile(values: Values, jobs: list[str]) -> int:
+    from gflow.cli.gjob_profile import profile
+
+    return profile(values, _one(jobs), _become_owner)
+
+
+def _fetch(values: Values, jobs: list[str]) -> int:
+    from gflow.cli.gjob_fetch import fetch
+
+    return fetch(values, jobs[0], jobs[1:], _become_owner)
 
 
 def _wait(values: Values, jobs: list[str]) -> int:
@@ -353,9 +381,11 @@ COMMANDS = {
     "attach": Command("attach to its terminal (--pty) or follow its output to the end", _attach),
     "results": Command("show parameters, metrics and ends, a row for each job", _results),
     "exec": Command("run a command in a job, with its environment, GPUs and limits", _exec, until_word=True),
-    "why": Command("show why it waits, when it will start, what would start now", _why),
+    "why": Command("show why it waits, is slow or stuck, or has failed", _why),
     "history": Command("show everything that happened to a job, and who did it", _history),
     "usage": Command("show how a job used its GPUs; on Slurm, what it uses now", _usage),
+    "profile": Command("record the next steps of a running gflow.train run", _profile),
+    "fetch": Command("fetch files that a job wrote on a cluster", _fetch),
     "hold": Command("prevent waiting jobs from starting", _change("hold")),
     "release": Command("release held jobs", _change("release")),
     "update": Command("change a job: any job option of gbatch", _change("update")),

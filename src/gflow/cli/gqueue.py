@@ -22,6 +22,11 @@ PASSED = {
     "completed": "completed", "expand": "expand", "collapse": "collapse",
 }  # fmt: skip
 
+# Options that choose jobs, or columns that only jobs of gflow have.
+CHOOSING = frozenset(
+    {"states", "jobs", "names", "user", "project", "partition", "since", "sort", "limit", "offset", "format",
+     "completed", "group", "tree"}
+)  # fmt: skip
 
 # Options of squeue that gqueue lacks, or that mean something else.
 SQUEUE = {
@@ -50,8 +55,9 @@ def run(words: list[str]) -> int:
         refuse(f"unknown format {values['output']!a}", "-o is --output here; Slurm's -o is --format, here -f")
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
-    add_me(values)
     output = output_of(values, OPTIONS)
+    clusters = _clusters(values, output)
+    add_me(values)
     _check_shape(values, output)
     query = _query(values, output)
     if "watch" in values:
@@ -60,12 +66,17 @@ def run(words: list[str]) -> int:
         title, interval_s = "gqueue " + " ".join(words), values.get("interval", 2)
         return watch(lambda: _ask(query, output), interval_s, title, is_data=output != "table")
     sys.stdout.flush()
-    hot_path.write(1, _ask(query, output))
+    content, code = _ask(query, output), 0
+    if clusters:
+        from gflow.cli.common.other_slurm_jobs import add_others
+
+        content, code = add_others(content, clusters, is_json=output == "json")
+    hot_path.write(1, content)
     if "width" in query:
         from gflow.client.private_daemon import other_jobs
 
         hot_path.write(1, other_jobs().encode())
-    return 0
+    return code
 
 
 def _parse(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -83,6 +94,14 @@ def _ask(query: dict[str, str], output: str) -> bytes:
     accept = "application/json" if output == "json" else "text/plain"
     content = http.ask("GET", "/jobs", b"", accept, query)
     return http.json_line(content) if output == "json" else content
+
+
+def _clusters(values: dict[str, Any], output: str) -> list[str]:
+    """The clusters of --target of which all Slurm jobs are listed: none if jobs are chosen otherwise."""
+    if "target" not in values or output not in ("table", "json") or CHOOSING & values.keys():
+        return []
+    names = [name.strip() for name in str(values["target"]).split(",")]
+    return [name for name in names if name not in ("", "local")]
 
 
 def _check_shape(values: dict[str, Any], output: str) -> None:
@@ -126,6 +145,9 @@ progress show PROGRESS, ETA and LOSS. There, a sweep or an array with several li
 with its counts by state, a progress bar and the expected time to its end, unless jobs (ids, -N, -s, -n),
 an order or columns are chosen; --expand and --collapse say which.
 
+--target NAME of a cluster also lists your Slurm jobs there that this daemon did not submit, unless jobs
+or columns are chosen. gflow does not change them.
+
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
 expected start of a waiting job) END EXIT ATTEMPT PROGRESS ETA (time to its end) LOSS RATE (samples
@@ -137,6 +159,7 @@ EXAMPLES = """gqueue
 gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
 gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
 gqueue --me -N 'lr*'
+gqueue --target slurm
 gqueue -a -f JOBID,NAME,ST,TIME,MAXRSS,GPU%,GPUMEM
 gqueue -u ann -r priority -n 10
 gqueue -a -r loss -f JOBID,NAME,PROGRESS,LOSS,accuracy

@@ -27,13 +27,16 @@ PROGRAMS = {
 TOOLS = {
     "status": "show everything on one screen, and what needs attention",
     "top": "watch GPUs, jobs and logs live in the terminal",
+    "memory": "show which processes and jobs hold the memory of each GPU",
     "gpus": "GPU catalogue, choice of a GPU, load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest training setup that fits into GPU memory",
     "launch": "run a training script on one GPU or several",
     "scale": "measure how well a training script scales",
     "doctor": "check the machine, its GPUs, PyTorch and gflow, with the fix of each problem",
+    "target": "list the clusters, log in to one, test one",
     "spot": "run a command on a spot instance; stop it before it is reclaimed",
+    "web": "open the web page: GPUs, jobs, logs",
     "events": "print events as they occur",
     "report": "report progress and metrics from a shell script in a job",
     "slurm-aliases": "shell functions: squeue, sbatch, scancel, … call gflow",
@@ -134,7 +137,8 @@ def _gjob(about: str) -> ProgramInfo:
     commands = gjob.COMMANDS
     options = {name: (*options_of(name), JSON, *COMMON) for name in commands}
     abouts = {name: command.about for name, command in commands.items()}
-    takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
+    takes = {"": "jobs", "hold": "active", "release": "active", "update": "active"}
+    takes |= {"wait": "active", "profile": "active"}
     return ProgramInfo(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
 
 

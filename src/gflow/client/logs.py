@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO
 
+from gflow.client import http
 from gflow.client.wait import wait_for
 
 CHUNK = 1 << 16
 LOOK_AGAIN_S = 0.05
 # Seconds after which a log that shrank without a new `.1` is read from its beginning.
 PATIENCE_S = 1.0
+# The daemon copies the log of a job on a cluster elsewhere for some minutes after it was asked for it.
+RENEW_S = 300.0
 
 
 def chunks(file: BinaryIO, start: int) -> Iterator[bytes]:
@@ -59,6 +62,7 @@ def follow_log(
         ended.set()
 
     tail = Tail(path, last)
+    renew_at = time.monotonic() + RENEW_S
     threading.Thread(target=watch, daemon=True).start()
     while True:
         over = ended.is_set()  # checked before reading, so that the read below gets the rest
@@ -66,6 +70,9 @@ def follow_log(
         if over:
             break
         between()
+        if time.monotonic() > renew_at:
+            renew_at += RENEW_S
+            http.get(http.job_path(job, "/log"))
         ended.wait(LOOK_AGAIN_S)
     (final,) = found
     if isinstance(final, Exception):

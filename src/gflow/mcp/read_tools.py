@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from gflow.client import http
+from gflow.client.job_explanation import explain_job
 from gflow.client.logs import start_of_last
-from gflow.core.reasons import ReasonKind, parse
+from gflow.core.reasons import parse
 from gflow.errors import Refused
-from gflow.job_states import WAITING_NAMES
+from gflow.job_states import FINAL_NAMES, WAITING_NAMES
 
 Answer = dict[str, Any]
 # Fields of a job in a summary.
@@ -19,15 +20,6 @@ BRIEF = (
     "finished_at", "exit_code",
 )  # fmt: skip
 MOST_BYTES = 200_000
-# Texts in a log (lower case), and the likely cause of the failure.
-SIGNS = (
-    (("out of memory", "cuda oom", "outofmemoryerror"), "it ran out of memory: request more or use less"),
-    (("no space left on device",), "the disk is full"),
-    (("command not found", "no such file or directory"), "a file or program is missing: check paths, --venv"),
-    (("modulenotfounderror", "importerror"), "a Python module is missing: check --venv or --conda-env"),
-    (("nccl", "connection refused"), "processes of the job cannot reach each other"),
-    (("permission denied",), "the job's user lacks a permission"),
-)  # fmt: skip
 
 
 def get_health() -> Answer:
@@ -38,6 +30,11 @@ def get_health() -> Answer:
 def get_info() -> Answer:
     """The GPUs of this machine: which jobs use them, which are free, and their faults."""
     return answer("/info", long="1")
+
+
+def get_gpu_memory() -> Answer:
+    """The memory of each GPU: used and free, its processes with their jobs, and what a new job can get."""
+    return answer("/gpus/memory")
 
 
 def list_jobs(
@@ -73,6 +70,15 @@ def get_job(job: str) -> Answer:
 def why(job: str) -> Answer:
     """Why a job waits: all that blocks it, its expected start, and changes that would start it now."""
     return answer(http.job_path(job, "/why"))
+
+
+def diagnose_job(job: str) -> Answer:
+    """Why a job failed, is slow or stuck while it runs, or waits: causes, evidence, and what to do.
+
+    An ended job has causes with their evidence in its log. A running one is observed for two seconds and
+    has a verdict: fine, slow, stuck, starting or unknown. A waiting one has what blocks it.
+    """
+    return explain_job(job)
 
 
 def get_job_log(
@@ -139,11 +145,20 @@ def triage_job(job: str, last_lines: int = 80, max_bytes: int = 20_000) -> Answe
     if shown["state"] in WAITING_NAMES:
         return found | {"why": why(str(shown["id"]))}
     log = get_job_log(str(shown["id"]), last_lines=last_lines, max_bytes=max_bytes)
-    content = log["content"].lower()
-    found["hints"] = [hint for signs, hint in SIGNS if any(sign in content for sign in signs)]
-    if parse(shown["reason"] or "").kind is ReasonKind.OUT_OF_MEMORY:
-        found["hints"].insert(0, "the job used more host memory than it requested: raise --memory")
+    if shown["state"] in FINAL_NAMES:
+        causes = diagnose_job(str(shown["id"]))["findings"]
+        found["hints"] = [" ".join([one["summary"], *one["advice"]]) for one in causes]
     return found | {"history": answer(http.job_path(str(shown["id"]), "/history"))["events"], "log": log}
+
+
+def doctor(job: str = "") -> Answer:
+    """Check this machine: driver, GPUs, PyTorch, limits, disks, gflow; or the environment of one job.
+
+    Each check is ok, a warning or a problem, with its fix as a command.
+    """
+    from gflow.client.doctor.examination import examine_job, examine_machine, view  # 50 ms
+
+    return view(examine_job(job) if job else examine_machine())
 
 
 def answer(path: str, **query: str) -> Answer:
@@ -152,6 +167,6 @@ def answer(path: str, **query: str) -> Answer:
 
 
 TOOLS: list[Callable[..., Any]] = [
-    get_health, get_info, list_jobs, get_job, why, get_job_log, get_stats, get_queue_pressure,
-    list_reservations, triage_job,
+    get_health, get_info, get_gpu_memory, list_jobs, get_job, why, diagnose_job, get_job_log, get_stats,
+    get_queue_pressure, list_reservations, triage_job, doctor,
 ]  # fmt: skip

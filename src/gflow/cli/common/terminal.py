@@ -76,7 +76,12 @@ def execute(values: dict[str, Any], words: list[str]) -> int:
         raise UsageError("there is no command to run", hint="gjob exec 42 -- nvidia-smi")
     is_tty = "no-tty" not in values and terminal.is_terminal()
     body = {"command": command, "tty": is_tty, "term": os.environ.get("TERM", "") if is_tty else ""}
-    path = http.post(http.job_path(job, "/exec"), body)["path"]
+    made = http.post(http.job_path(job, "/exec"), body)
+    if made.get("step") is not None:
+        from gflow.cli.common.cluster_step import run_step
+
+        return run_step(made["step"], is_tty=is_tty)
+    path = made["path"]
     until = time.monotonic() + COMING_S
     while True:
         try:

@@ -64,6 +64,9 @@ RESERVE = (
         low=1,
     ),
     Option("force", "flag", "create: accept a user that is not known"),
+    Option(
+        "dry-run", "flag", "create, update: only say what would be reserved, and which jobs it would stop"
+    ),
     Option("status", "text", "list: pending, active, completed or cancelled", metavar="STATE"),
     Option("active", "flag", "list: only reservations that have not ended"),
     Option("timeline", "flag", "list: draw bars over the next two days"),

@@ -8,6 +8,7 @@ OPTIONS = (
     Option(
         "long", "flag", "details of each GPU: memory, load, temperature, jobs, other processes", short="l"
     ),
+    Option("target", "text", "partitions, nodes and GPUs of this cluster instead", metavar="NAME"),
     *WATCH,
     JSON,
     *COMMON,

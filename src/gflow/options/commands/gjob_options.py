@@ -49,6 +49,28 @@ OPTIONS = {
     "wait": (
         Option("timeout", "seconds", "give up after this time, with exit code 124", metavar="TIME", low=1),
     ),
+    "profile": (
+        Option("steps", "count", "steps to record (default 5)", metavar="N", low=1, high=100),
+        Option("memory", "flag", "also write a snapshot of the CUDA memory allocator"),
+        Option(
+            "output",
+            "path",
+            "copy the trace to this file; a name without .gz gets plain JSON",
+            short="o",
+            metavar="FILE",
+        ),
+        Option(
+            "timeout",
+            "seconds",
+            "give up if the run ends no step in this time (default 2 minutes)",
+            metavar="TIME",
+            low=1,
+        ),
+    ),
+    "fetch": (
+        Option("to", "path", "folder for the files (default: the job's folder here)", metavar="FOLDER"),
+        Option("overwrite", "flag", "also replace files that are newer here"),
+    ),
     "usage": (Option("csv", "flag", "every sample, as comma-separated values"),),
     "close-sessions": (
         Option("jobs", "text", "does nothing", short="j", metavar="IDS"),

@@ -45,7 +45,13 @@ OPTIONS = (
         metavar="LIST",
         many=True,
     ),
-    Option("target", "text", "only jobs on these targets: local, slurm", metavar="LIST", many=True),
+    Option(
+        "target",
+        "text",
+        "only jobs on these targets: local, slurm; of a cluster also other Slurm jobs",
+        metavar="LIST",
+        many=True,
+    ),
     Option("partition", "text", "only jobs for these partitions", metavar="LIST", many=True),
     Option(
         "since",
