@@ -63,5 +63,7 @@ def test_top_without_terminal_daemon_or_textual_is_one_sentence(box: Box, tmp_pa
         "sys.meta_path.insert(0, Gone())\n"
     )
     without = Terminal(box, "gflow", "top", PYTHONPATH=str(tmp_path))
-    assert "gflow top needs additional packages" in without.all()
+    assert without.all().startswith("top: gflow top needs the extra tui, which is not installed")
     assert "[tui]" in without.text and without.process.returncode == 1
+    piped = box.run("gflow", "top", env={"PYTHONPATH": str(tmp_path)})
+    assert piped.returncode == 1 and "[tui]" in piped.stderr and "terminal" not in piped.stderr

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from gflow.tui.job_rows import Listing
+from gflow.tui.line import length
 from gflow.tui.log_feed import LogView
 from gflow.tui.queue_feed import QueueFeed, View
 from tests.unit.test_tui_lines import HOSTILE, gpu, job
 
 textual = pytest.importorskip("textual")
+
+from textual import events  # noqa: E402
 
 from gflow.tui import job_actions, top_app  # noqa: E402
 from gflow.tui.dialogs import FullLog, Help, Question  # noqa: E402
@@ -147,6 +150,10 @@ def test_hold_redo_and_priority_are_sent_for_the_selected_job(sent: list[job_act
         assert "does not wait" in shown(app, "keys")
         await pilot.press("down", "h", "plus")
         await pilot.press("tab", "space", "down", "d")
+        assert isinstance(app.screen, Question) and "Do job 4 (sweep) again" in str(
+            app.screen.query_one(LinePanel).lines
+        )
+        await pilot.press("y")
         await pilot.pause(0.2)
         assert sorted(one.command for one in sent) == [
             "gjob hold 2",
@@ -186,6 +193,46 @@ def test_help_and_full_log_open_and_close() -> None:
         assert "line 100" in str(full.lines)
         await pilot.press("escape")
         assert len(app.screen_stack) == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("key", "quick"),
+    [("question_mark", ("escape", "down")), ("question_mark", ("x", "x")), ("c", ("y", "y")),
+     ("c", ("n", "escape")), ("enter", ("q", "escape"))],
+)  # fmt: skip
+def test_two_quick_keys_close_a_dialog_once(
+    key: str, quick: tuple[str, ...], sent: list[job_actions.Action]
+) -> None:
+    async def scene(app: TopApp, pilot: Any) -> None:
+        await pilot.press(key)
+        assert len(app.screen_stack) == 2
+        for one in quick:  # both are in the queue of the dialog before it handles the first
+            app.screen.post_message(events.Key(one, one if len(one) == 1 else None))
+        await pilot.pause(0.2)
+        assert len(app.screen_stack) == 1 and app.is_running
+        assert len(sent) == (quick[0] == "y")
+
+    play(scene)
+
+
+def test_every_key_of_the_help_is_readable_at_80_columns() -> None:
+    async def scene(app: TopApp, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        panel = app.screen.query_one(LinePanel)
+        assert max(length(line) for line in panel.lines) <= panel.size.width
+        assert len(panel.lines) <= panel.size.height
+
+    play(scene)
+
+
+def test_cause_of_a_failure_is_above_its_log() -> None:
+    async def scene(app: TopApp, pilot: Any) -> None:
+        app.show_log(LogView("5", "Log of 5", ("line",), cause="Cause: the GPU ran out of memory."))
+        await pilot.pause()
+        lines = str(app.query_one("#log", LinePanel).lines)
+        assert lines.index("Log of 5") < lines.index("Cause: the GPU ran") < lines.index("'line'")
 
     play(scene)
 

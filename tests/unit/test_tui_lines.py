@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.model import Job, Spec
+from gflow.text.table import near_moment
 from gflow.tui.gpu_lines import GpuHistory, gpu_lines
 from gflow.tui.job_actions import Action, action_of
 from gflow.tui.job_rows import Listing, Row, columns_of, row_line, rows_of
@@ -17,6 +18,7 @@ from gflow.tui.line import Line, ansi, bar, cell, length, sparkline
 from gflow.tui.log_feed import MOST_BYTES, read_end, safe_lines
 from gflow.tui.queue_feed import View
 from gflow.wire.answers.jobs import job_view
+from gflow.wire.encoding import rfc3339
 
 NOW = time.time()
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red]\u202e\n"
@@ -86,6 +88,37 @@ def test_rows_are_in_sections_with_headings_progress_and_reasons() -> None:
     assert found[3].endswith("Resources") and "00:01:0" in found[3]
     assert found[4] == "    400 more: gqueue"
     assert found[-1].endswith("Failed: ExitCode:1") and "00:00:05" in found[-1]
+
+
+def test_waiting_tasks_of_an_array_count_one_by_one_and_in_words() -> None:
+    tasks = {"pending": "1-4", "waiting": 4, "active": 0, "finished": 0, "failed": 0, "cancelled": 0}
+    array, last = job(2, array_id=2, tasks=tasks), job(3, array_id=3, tasks=tasks | {"waiting": 1})
+    begun = job(5, array_id=5, tasks=tasks | {"active": 3})
+    found = lines_of(Listing((), [array, last, job(4)], (), 0, 6))
+    assert found[0].startswith("Waiting (6)") and not found[-1].endswith("more: gqueue")
+    assert "4 tasks: " in found[1] and "1 task: " in found[2]
+    cancel = [action_of("c", row) for row in rows_of(Listing((), [last, begun]), "", frozenset())[1:]]
+    assert [one.question for one in cancel if isinstance(one, Action)] == [
+        "Cancel array 3 with 1 task (job3)?",
+        "Cancel array 5 with 7 tasks (job5)?",
+    ]
+    assert text(gpu_lines([gpu(0), gpu(1), gpu(2)], GpuHistory(), 80, 2)[-1]) == "2 more GPUs, 2 free: ginfo"
+    assert "   1 GPU: " in text(header_line(View(gpus=(gpu(0),)), 80))
+
+
+def test_a_wide_line_has_the_expected_start_of_a_waiting_job() -> None:
+    at = rfc3339(NOW + 5)
+    waiting = [job(2, reason="Resources", expected_at=at), job(3, reason="JobHeldUser", expected_at=None)]
+    waiting += [job(n, group_id=5, reason="Resources", expected_at=at) for n in (5, 6)]
+    rows = rows_of(Listing([job(1, "Running")], waiting, (), 1, 4), "", frozenset())
+    wide = [text(row_line(row, columns_of(rows, 200), NOW)) for row in rows]
+    assert {len(line) for line in wide} == {200}
+    begin = wide[2].index("START")
+    assert "START" not in wide[0] and wide[2].index("REASON") == wide[3].index("Resources") > begin
+    assert wide[3][begin:].startswith(near_moment(NOW + 5, NOW)) and wide[4][begin:].startswith("- ")
+    assert f"2 waiting, the first starts about {near_moment(NOW + 5, NOW)}: Resources" in wide[5]
+    narrow = [text(row_line(row, columns_of(rows, 80), NOW)) for row in rows]
+    assert "START" not in narrow[2] and "starts about" not in narrow[5]
 
 
 def test_jobs_of_a_group_are_one_row_until_it_is_opened() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from gflow.tui.line import Line, cell, plain, wrapped
+from gflow.tui.line import Line, amount, cell, plain, wrapped
 from gflow.tui.log_feed import LogView
 from gflow.tui.panels import LinePanel
 
@@ -15,13 +17,13 @@ KEYS = (
     ("Tab", "next section: running, waiting, ended"),
     ("Space", "list the jobs of a group or an array, or fold them"),
     ("Enter, l", "log of the job in full size, or why it waits"),
-    ("/", "filter as you type, by id, name, user, state, reason; Esc ends it"),
+    ("/", "filter by id, name, user, state or reason; Esc ends it"),
     ("m", "only your jobs, or those of all users"),
     ("e", "hide or show ended jobs"),
     ("c", "cancel the job or the group, after a question"),
     ("h", "hold a waiting job: it does not start"),
     ("r", "release a held job"),
-    ("d", "do an ended job again, as a new job"),
+    ("d", "do an ended job again, as a new job, after a question"),
     ("+ -", "raise or lower the priority of a waiting job"),
     ("?", "these keys"),
     ("q", "quit; jobs continue"),
@@ -30,9 +32,18 @@ KEYS = (
 
 # Lines of the border and the padding of a dialog.
 FRAME = 4
+Answer = TypeVar("Answer")
 
 
-class Question(ModalScreen[bool]):
+class Dialog(ModalScreen[Answer]):
+    """A screen that closes once, although the keys of a fast user are already in its queue."""
+
+    def close(self, answer: Answer) -> None:
+        if self.app.screen is self:
+            self.dismiss(answer)
+
+
+class Question(Dialog[bool]):
     """A question that is answered with y or n."""
 
     def __init__(self, text: str, command: str) -> None:
@@ -50,16 +61,16 @@ class Question(ModalScreen[bool]):
     def on_key(self, event: events.Key) -> None:
         event.stop()
         if event.key in ("y", "Y"):
-            self.dismiss(True)
+            self.close(True)
         elif event.key in ("n", "N", "escape", "q"):
-            self.dismiss(False)
+            self.close(False)
 
 
 def _answers() -> Line:
     return (("y", "key"), (" yes   ", ""), ("n", "key"), (" no", ""))
 
 
-class Help(ModalScreen[None]):
+class Help(Dialog[None]):
     """All keys."""
 
     def compose(self) -> ComposeResult:
@@ -73,13 +84,13 @@ class Help(ModalScreen[None]):
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
-        self.dismiss(None)
+        self.close(None)
 
     def on_click(self) -> None:
-        self.dismiss(None)
+        self.close(None)
 
 
-class FullLog(ModalScreen[None]):
+class FullLog(Dialog[None]):
     """A log in full size. It follows the end unless the user scrolls up."""
 
     def __init__(self, log: LogView) -> None:
@@ -114,7 +125,7 @@ class FullLog(ModalScreen[None]):
         if steps is not None:
             self._scroll(steps)
         elif event.key in ("escape", "q", "l", "enter"):
-            self.dismiss(None)
+            self.close(None)
 
     def on_mouse_scroll_up(self) -> None:
         self._scroll(3)
@@ -132,7 +143,7 @@ class FullLog(ModalScreen[None]):
         end = len(self._text) - self._back
         # At most `room` lines of the log fit, and fewer if some are wrapped.
         shown = wrapped(self._text[max(0, end - room) : end], columns)[-room:]
-        place = f"{self._back} lines below" if self._back else "at the end"
+        place = f"{amount(self._back, 'line')} below" if self._back else "at the end"
         keys = f" ↑↓ PgUp PgDn Home End scroll, Esc closes; {place}"
         lines: list[Line] = [((cell(f" {self._title}", columns), "title"),)]
         lines += [plain(line) for line in shown] + [()] * (room - len(shown))

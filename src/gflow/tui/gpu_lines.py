@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflow.tui.line import Line, bar, cell, plain, right, sparkline
+from gflow.tui.line import WIDE, Line, amount, bar, cell, plain, right, sparkline
 
 # Readings that are remembered of each GPU: ten minutes at one every two seconds.
 REMEMBERED = 300
-WIDE = 120
 
 
 class GpuHistory:
@@ -36,7 +35,7 @@ def gpu_lines(gpus: Sequence[Mapping[str, Any]], history: GpuHistory, columns: i
     lines = [_gpu_line(gpu, history.of(gpu["index"]), columns) for gpu in shown]
     if len(shown) < len(gpus):
         free = sum(gpu["available"] for gpu in gpus[len(shown) :])
-        lines.append(plain(f"{len(gpus) - len(shown)} more GPUs, {free} free: ginfo", "dim"))
+        lines.append(plain(f"{amount(len(gpus) - len(shown), 'more GPU')}, {free} free: ginfo", "dim"))
     return lines
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from gflow.client import hot_path, http
 from gflow.errors import GflowError, clean
-from gflow.tui.job_rows import ENDED, WAITING, Row
+from gflow.tui.job_rows import ENDED, WAITING, Row, count_tasks
+from gflow.tui.line import amount
 
 PRIORITY_MOST = 255
 
@@ -41,12 +42,20 @@ def action_of(key: str, row: Row) -> Action | str:
 def _cancel(row: Row) -> Action | str:
     if row.section == ENDED:
         return f"{row.reference} has ended already"
-    what = f"{len(row.jobs)} jobs of {row.reference}" if row.is_group else f"job {row.reference}"
-    name = str(row.jobs[0]["name"])
-    question = f"Cancel {what} ({name})?"
+    question = f"Cancel {_what(row)} ({row.jobs[0]['name']})?"
     jobs = [str(job["id"]) for job in row.jobs]
     command = f"gcancel {row.reference if len(jobs) > 3 else ' '.join(jobs)}"
     return Action(command, "/jobs/cancel", {"jobs": jobs}, question)
+
+
+def _what(row: Row) -> str:
+    """The jobs of a row in words. An array is cancelled with its running tasks."""
+    if row.is_group:
+        return f"{amount(count_tasks(row.jobs), 'job')} of {row.reference}"
+    tasks = row.jobs[0]["tasks"]
+    if tasks is None:
+        return f"job {row.reference}"
+    return f"array {row.reference} with {amount(tasks['waiting'] + tasks['active'], 'task')}"
 
 
 def _hold(row: Row) -> Action | str:
@@ -72,7 +81,8 @@ def _redo(row: Row) -> Action | str:
     if row.is_group:
         return "choose one job of the group (Space lists them)"
     body = {"job": row.reference, "token": os.urandom(16).hex(), "options": {}, "cascade": False}
-    return Action(f"gjob redo {row.reference}", "/jobs/redo", body)
+    question = f"Do job {row.reference} ({row.jobs[0]['name']}) again, as a new job?"
+    return Action(f"gjob redo {row.reference}", "/jobs/redo", body, question)
 
 
 def _reprioritise(more: int) -> Callable[[Row], Action | str]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from gflow.job_states import FINAL_NAMES, JobState
+from gflow.job_states import FINAL_NAMES
 from gflow.text.table import clock, near_moment, width
-from gflow.tui.line import Line, bar, cell
+from gflow.tui.line import WIDE, Line, amount, bar, cell
 
 Job = Mapping[str, Any]
 RUNNING, WAITING, ENDED = "Running", "Waiting", "Ended"
@@ -19,6 +19,8 @@ STATE_STYLES = {"Running": "good", "Queued": "wait", "Hold": "wait", "Finished":
 # Headings of the columns of time and of information, by section.
 HEADINGS = {RUNNING: ("RUNS", "PROGRESS"), WAITING: ("WAITS", "REASON"), ENDED: ("RAN", "END")}
 BAR = 10
+# Columns of an expected start, which the day is part of if it is not today.
+START = 17
 BAD = ("Failed", "Timeout")
 
 
@@ -42,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The jobs to show, and how many there are of each kind."""
+    """The jobs to show, and how many there are of each kind: each waiting task of an array counts."""
 
     running: Sequence[Job] = ()
     waiting: Sequence[Job] = ()
@@ -60,13 +62,18 @@ def rows_of(listing: Listing, wanted: str, opened: frozenset[str], mine: str = "
         (ENDED, listing.ended, len(listing.ended)),
     ):
         shown = [job for job in jobs if matches(job, wanted) and mine in ("", job["user"])]
-        left_out = max(0, total - len(jobs)) if not wanted and not mine else 0
+        left_out = max(0, total - count_tasks(jobs)) if not wanted and not mine else 0
         if shown:
-            rows.append(Row(section, f"heading:{section}", left_out=len(shown) + left_out))
+            rows.append(Row(section, f"heading:{section}", left_out=count_tasks(shown) + left_out))
             rows += _in_groups(section, shown, opened)
         if left_out:
             rows.append(Row(section, f"more:{section}", left_out=left_out))
     return rows
+
+
+def count_tasks(jobs: Iterable[Job]) -> int:
+    """The number of jobs, in which each waiting task of an array counts, as in `gqueue`."""
+    return sum(map(_tasks_of, jobs))
 
 
 def matches(job: Job, wanted: str) -> bool:
@@ -115,6 +122,8 @@ class Columns(NamedTuple):
     name: int
     user: int
     info: int
+    # The expected start of a waiting job; 0: the line is too short, or no start is known.
+    start: int = 0
 
 
 def columns_of(rows: Sequence[Row], room: int) -> Columns:
@@ -127,7 +136,8 @@ def columns_of(rows: Sequence[Row], room: int) -> Columns:
     users = {str(job["user"]) for job in jobs}
     user = min(10, max(map(width, users))) if len(users) > 1 else 0
     used = 2 + ids + 1 + name + 1 + (user + 1 if user else 0) + 11 + 8
-    return Columns(ids, name, user, max(0, room - used))
+    start = START if room >= WIDE and any(job.get("expected_at") for job in jobs) else 0
+    return Columns(ids, name, user, max(0, room - used), start)
 
 
 def row_line(row: Row, columns: Columns, now: float) -> Line:
@@ -146,9 +156,13 @@ def row_line(row: Row, columns: Columns, now: float) -> Line:
     if columns.user:
         pieces.append((cell(str(first["user"]), columns.user) + " ", ""))
     if row.is_group:
-        return (*pieces, *_group_info(row.jobs, columns.info + 19))
+        first_start = _start(row.jobs, now) if columns.start else ""
+        return (*pieces, *_group_info(row.jobs, columns.info + 19, first_start))
     pieces += [(cell(_time(first, now), 10) + " ", ""), (cell(_gpus(first), 7) + " ", "")]
-    return (*pieces, *_info(first, columns.info, now))
+    start = columns.start if row.section == WAITING else 0
+    if start:
+        pieces.append((cell(_start(row.jobs, now) or "-", start - 1) + " ", ""))
+    return (*pieces, *_info(first, columns.info - start, now))
 
 
 def _name(row: Row) -> str:
@@ -162,12 +176,14 @@ def _name(row: Row) -> str:
 
 def _heading(row: Row, columns: Columns) -> Line:
     """The name of a section with its number of jobs, and what its columns are."""
-    start = 2 + columns.id + 1 + columns.name + 1 + (columns.user + 1 if columns.user else 0)
+    before = 2 + columns.id + 1 + columns.name + 1 + (columns.user + 1 if columns.user else 0)
+    start = columns.start if row.section == WAITING else 0
+    when = cell("START", start) if start else ""
     time, info = HEADINGS[row.section]
     title = f"{row.section} ({row.left_out:,})"
     return (
-        (cell(title, start), "head"),
-        (cell(time, 11) + cell("GPUS", 8) + cell(info, columns.info), "dim"),
+        (cell(title, before), "head"),
+        (cell(time, 11) + cell("GPUS", 8) + when + cell(info, columns.info - start), "dim"),
     )
 
 
@@ -184,6 +200,12 @@ def _time(job: Job, now: float) -> str:
         return "-"
     began = epoch(job["started_at"]) if job["state"] == "Running" else epoch(job["submitted_at"])
     return clock(now - began) if began is not None else "-"
+
+
+def _start(jobs: Sequence[Job], now: float) -> str:
+    """When the first of these is expected to start; empty: not known."""
+    starts = [at for job in jobs if (at := epoch(job.get("expected_at"))) is not None]
+    return near_moment(max(now, min(starts)), now) if starts else ""
 
 
 def _gpus(job: Job) -> str:
@@ -214,7 +236,7 @@ def _tasks(job: Job) -> str:
         return ""
     done, failed = tasks["finished"], tasks["failed"]
     parts = [
-        f"{tasks['waiting']} tasks",
+        amount(tasks["waiting"], "task"),
         f"{done} done" if done else "",
         f"{failed} failed" if failed else "",
     ]
@@ -242,12 +264,16 @@ def _running_info(job: Job, columns: int, now: float) -> Line:
     return ((filled, "good"), (empty, "dim"), (text, ""))
 
 
-def _group_info(jobs: Sequence[Job], columns: int) -> Line:
-    """How many jobs of a group are in each state: `12 waiting: Resources`, `10 Finished, 2 Failed`."""
+def _group_info(jobs: Sequence[Job], columns: int, start: str = "") -> Line:
+    """How many jobs of a group are in each state: `12 waiting: Resources`, `10 Finished, 2 Failed`.
+
+    `start`: when the first of them is expected to start.
+    """
     counts: dict[str, int] = {}
     for job in jobs:
         counts[job["state"]] = counts.get(job["state"], 0) + _tasks_of(job)
     text = ", ".join(f"{count} {STATE_WORDS.get(state, state)}" for state, count in counts.items())
+    text += f", the first starts about {start}" if start else ""
     reasons = dict.fromkeys(job["reason"] for job in jobs if job["reason"])
     if len(reasons) == 1 and jobs[0]["state"] not in FINAL_NAMES:
         text += f": {next(iter(reasons))}"
@@ -258,4 +284,4 @@ def _group_info(jobs: Sequence[Job], columns: int) -> Line:
 
 def _tasks_of(job: Job) -> int:
     """The number of waiting tasks of an array; 1 for a job."""
-    return job["tasks"]["waiting"] if job["tasks"] and job["state"] == JobState.QUEUED.value else 1
+    return job["tasks"]["waiting"] if job["tasks"] and job["state"] not in FINAL_NAMES else 1

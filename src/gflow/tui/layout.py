@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gflow.tui.gpu_lines import GpuHistory, gpu_lines, heading
 from gflow.tui.job_rows import Row, columns_of, row_line, rows_of
-from gflow.tui.line import Line, ansi, cell, join, plain
+from gflow.tui.line import Line, amount, ansi, cell, join, plain
 from gflow.tui.queue_feed import View
 
 # Height from which the columns of the GPUs have headings.
@@ -55,7 +55,9 @@ def header_line(view: View, columns: int) -> Line:
         (" gflow top ", "title"),
         (f" {listing.running_total:,} running, {listing.waiting_total:,} waiting", "bold"),
     )
-    gpus: Line = ((f"   {len(view.gpus)} GPUs: {used} in use, {free} free", ""),) if view.gpus else ()
+    gpus: Line = (
+        ((f"   {amount(len(view.gpus), 'GPU')}: {used} in use, {free} free", ""),) if view.gpus else ()
+    )
     if view.away:
         return (*left, (cell(f"   daemon away since {view.away}, trying again", columns), "bad"))
     if view.drained is not None:

@@ -29,6 +29,8 @@ SGR = {"bold": "1", "dim": "2", "underline": "4", "reverse": "7"}
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 EMPTY: Line = ()
 LEVELS = "▁▂▃▄▅▆▇█"
+# Columns from which a line shows more.
+WIDE = 120
 FULL, REST = "█", "░"
 
 
@@ -47,6 +49,11 @@ def right(text: str, columns: int) -> str:
     """As `cell`, aligned to the right."""
     shown = cut(clean(text), columns)
     return " " * (columns - width(shown)) + shown
+
+
+def amount(count: int, noun: str) -> str:
+    """A number and its noun: `1 task`, `2 tasks`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def bar(part: float, columns: int) -> tuple[str, str]:

@@ -27,6 +27,8 @@ class LogView(NamedTuple):
     lines: tuple[str, ...]
     # Whether the newest lines matter, as in a log, or the first.
     is_log: bool = True
+    # Why the job failed; empty: it did not, or the cause is not known.
+    cause: str = ""
 
 
 def safe_lines(content: bytes) -> tuple[str, ...]:
@@ -49,6 +51,15 @@ def read_end(path: str) -> tuple[str, ...]:
     return safe_lines(content.partition(b"\n")[2] if start else content)
 
 
+def read_cause(reference: str) -> str:
+    """The most probable cause of a job's end in one line; empty: none is known, or the daemon has none."""
+    try:
+        findings = http.get(http.job_path(reference, "/diagnosis"))["findings"]
+    except GflowError:  # the daemon is older than this program
+        return ""
+    return clean(f"Cause: {findings[0]['summary']} (gjob why {reference})") if findings else ""
+
+
 class LogFeed:
     """Publishes the log of the selected job whenever it changes."""
 
@@ -57,15 +68,16 @@ class LogFeed:
         self._changed = threading.Event()
         # The selected job, and whether it has started.
         self.wanted: tuple[str, bool] = ("", False)
+        self._has_failed = False
         self._closed = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
-    def select(self, reference: str, *, has_started: bool) -> None:
+    def select(self, reference: str, *, has_started: bool, has_failed: bool = False) -> None:
         """Show this job from now on; empty: none. Of a job that has not started, why it waits."""
-        if (reference, has_started) != self.wanted:
-            self.wanted = reference, has_started
+        if (reference, has_started, has_failed) != (*self.wanted, self._has_failed):
+            self.wanted, self._has_failed = (reference, has_started), has_failed
             self._changed.set()
 
     def close(self) -> None:
@@ -93,6 +105,7 @@ class LogFeed:
         self._changed.wait(5.0)
 
     def _follow(self, reference: str) -> None:
+        cause = read_cause(reference) if self._has_failed else ""
         path = str(http.get(http.job_path(reference, "/log"))["path"])
         seen: tuple[int, int] | None = None
         while not self._changed.is_set():
@@ -105,5 +118,5 @@ class LogFeed:
             if lines is not None:
                 seen = state
                 shown = lines or ("(the log is empty)",)
-                self._publish(LogView(reference, f"Log of {reference}: {path}", shown))
+                self._publish(LogView(reference, f"Log of {reference}: {path}", shown, cause=cause))
             self._changed.wait(LOOK_AGAIN_S)

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from gflow.client import http
 from gflow.errors import GflowError
 from gflow.job_states import FINAL_NAMES
-from gflow.tui.job_rows import Listing
+from gflow.tui.job_rows import Listing, count_tasks
 
 # Events after which the list changes. Each has one name here: others only repeat it.
 EVENTS = (
     "job_submitted", "job_updated", "job_started", "job_completed", "job_failed", "job_timeout",
     "job_cancelled", "job_retried", "job_requeued", "job_held", "job_released", "job_cancel_asked",
     "job_gpu_idle", "job_gpu_used", "gpu_health_changed", "manual_gpu_override_changed", "drain_changed",
-    "reservation_created", "reservation_cancelled",
+    "reservation_created", "reservation_changed", "reservation_cancelled",
 )  # fmt: skip
 # Seconds between two looks: at readings and progress, or if nothing runs and nothing is measured.
 LOOK_S, QUIET_S = 2.0, 10.0
@@ -41,11 +41,26 @@ class View(NamedTuple):
     problem: str = ""
 
 
+def _total(answer: Mapping[str, Any], kind: str) -> int:
+    """The number of jobs of this kind, with each waiting task of an array; asked if not all are listed."""
+    jobs = answer["jobs"]
+    return count_tasks(jobs) if answer["total"] <= len(jobs) else int(http.get("/status")[kind])
+
+
+def _add_starts(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The jobs with `expected_at`, when each is expected to start, where that is known."""
+    found = http.get("/starts", limit=MOST_WAITING)["starts"]
+    starts = {str(one["id"]): one["expected_at"] for one in found}
+    return [job | {"expected_at": starts.get(str(job["id"]))} for job in jobs]
+
+
 class QueueFeed:
     """Publishes a view whenever something changed."""
 
     def __init__(self) -> None:
         self.publish: Callable[[View], None] = lambda view: None
+        # Whether there is room for the expected starts of waiting jobs.
+        self.has_starts = False
         self._changed = threading.Event()
         self._closed = threading.Event()
         self._ended: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
@@ -84,9 +99,12 @@ class QueueFeed:
         info = http.get("/info")
         running = http.get("/jobs", states="Running", limit=MOST_RUNNING)
         waiting = http.get("/jobs", states="Queued,Hold", limit=MOST_WAITING)
+        if self.has_starts and 0 < waiting["total"] <= len(waiting["jobs"]):  # of a long queue they cost much
+            waiting["jobs"] = _add_starts(waiting["jobs"])
         with self._lock:
             ended = tuple(reversed(self._ended.values()))
-        listing = Listing(running["jobs"], waiting["jobs"], ended, running["total"], waiting["total"])
+        totals = _total(running, "running"), _total(waiting, "waiting")
+        listing = Listing(running["jobs"], waiting["jobs"], ended, *totals)
         drained = (info["reason"] or "") if info["drained"] else None
         return View(listing, tuple(info["gpus"]), drained, self._view.version)
 

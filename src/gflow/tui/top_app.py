@@ -19,7 +19,7 @@ from gflow.tui.dialogs import FullLog, Help, Question
 from gflow.tui.gpu_lines import GpuHistory
 from gflow.tui.job_rows import BAD, WAITING, Row, rows_of
 from gflow.tui.layout import KEY_LINE, gpu_part, header_line, heights_of, job_lines, nothing_to_show
-from gflow.tui.line import Line, cell, join, plain, wrapped
+from gflow.tui.line import WIDE, Line, cell, join, plain, wrapped
 from gflow.tui.log_feed import LogFeed, LogView
 from gflow.tui.panels import JobPanel, LinePanel
 from gflow.tui.queue_feed import QueueFeed, View
@@ -141,6 +141,9 @@ class TopApp(App[int]):
     # ------------------------------------------------------------ drawing
 
     def on_resize(self) -> None:
+        had_starts, self.feed.has_starts = self.feed.has_starts, self.size.width >= WIDE
+        if self.feed.has_starts > had_starts:
+            self.feed.look()
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
@@ -175,13 +178,16 @@ class TopApp(App[int]):
         if row is not None:
             job = next((job for job in row.jobs if job["state"] in BAD), row.jobs[0])
             has_started = row.section != WAITING or (bool(job["attempt"]) and not job["tasks"])
-            self.log_feed.select(str(job["id"]), has_started=has_started)
+            has_failed = job["state"] in BAD
+            self.log_feed.select(str(job["id"]), has_started=has_started, has_failed=has_failed)
 
     def _draw_log(self, height: int) -> None:
-        log, room = self.log_view, height - 1
+        log = self.log_view
+        cause = [((cell(log.cause, self.size.width), "bad"),)] if log.cause and height > 2 else []
+        room = height - 1 - len(cause)
         lines = log.lines[-room:] if log.is_log else wrapped(log.lines, self.size.width)[:room]
         title = ((cell(f" {log.title or 'Log'}", self.size.width), "title"),)
-        self._log_panel.show([title, *(plain(line) for line in lines)])
+        self._log_panel.show([title, *cause, *(plain(line) for line in lines)])
 
     def _key_line(self, columns: int) -> Line:
         if self._is_typing or self._wanted:

@@ -29,6 +29,7 @@ def run(words: list[str]) -> int:
 
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!a}", hint="in gflow top, / filters jobs")
+    _check_packages()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "gflow top needs a terminal",
@@ -45,14 +46,15 @@ def _show() -> int:
 
     from gflow.client import hot_path, http
 
-    _check_packages()
     http.get("/health")  # without a daemon, one sentence instead of an empty screen
     from gflow.tui.layout import USUAL_SCREEN, first_frame
+    from gflow.tui.line import WIDE
     from gflow.tui.queue_feed import QueueFeed
 
-    feed = QueueFeed()
-    view = feed.load()
     size, terminal = os.get_terminal_size(), termios.tcgetattr(0)
+    feed = QueueFeed()
+    feed.has_starts = size.columns >= WIDE
+    view = feed.load()
     try:
         tty.setcbreak(0)  # keys that are typed meanwhile are not echoed
         frame = first_frame(view, *size, has_colours="color" in hot_path.terminal())
@@ -77,4 +79,4 @@ def _check_packages() -> None:
     from gflow.errors import Refused
     from gflow.install_hint import install_hint
 
-    raise Refused("gflow top needs additional packages", hint=install_hint("tui"))
+    raise Refused("gflow top needs the extra tui, which is not installed", hint=install_hint("tui"))
