@@ -1,11 +1,13 @@
 """Generate what is derived from code (`make docs`).
 
-docs/reference.md and library/submit_keywords.py come from the code's tables, docs/modules.md from docstrings.
+docs/reference.md and library/submit_keywords.py come from the code's tables, docs/modules.md from docstrings,
+the manual pages from `--help` (`man_pages`).
 """
 
 from __future__ import annotations
 
 import ast
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -168,3 +170,4 @@ if __name__ == "__main__":
     TARGET.write_text(reference())
     KEYWORDS.write_text(keywords())
     MODULES.write_text(modules())
+    runpy.run_path(str(Path(__file__).with_name("man_pages.py")), run_name="__main__")

@@ -7,6 +7,7 @@ must match what comes out, where `…` stands for anything. The blocks of one fi
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.harness import Box
 
 ROOT = Path(__file__).parents[2]
 # Played by tests/slurm, where there is a cluster.
-ELSEWHERE = ("slurm.md",)
+ELSEWHERE = ("slurm.md", "slurm-files.md")
 DOCUMENTS = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ELSEWHERE),
@@ -100,6 +101,24 @@ def test_reference_matches_the_tables() -> None:
     assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
     assert generator["KEYWORDS"].read_text() == generator["keywords"](), "run make docs"
+
+
+def test_manual_pages_match_the_help() -> None:
+    import runpy
+
+    pages = runpy.run_path(str(ROOT / "scripts/man_pages.py"))["make_pages"]()
+    found = {path.name: path.read_text() for path in (ROOT / "share/man/man1").iterdir()}
+    assert found == pages, "run make docs"
+    assert {"gbatch.1", "gflow-fit.1", "gjob-log.1"} < set(pages)
+    assert "\n.TP\n\\fB\\-\\-dry\\-run\\fR\nlist the jobs" in pages["gcancel.1"]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
+def test_manual_pages_have_no_warnings() -> None:
+    pages = sorted((ROOT / "share/man/man1").iterdir())
+    line = ["groff", "-man", "-ww", "-z", "-k", "-Tutf8", *map(str, pages)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_make_demo_needs_no_test_tools(tmp_path: Path) -> None:
