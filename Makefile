@@ -8,7 +8,7 @@ FIT    := $(VENV)/.fit
 # Bytecode halves the start-up time of every command; some machines disable it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check bench docs clean coverage fuzz soak
+.PHONY: demo test test-slow check collect bench docs clean coverage fuzz soak web
 
 $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/native/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
@@ -24,7 +24,7 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks scripts/structure.py hatch_build.py
+	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py --check
@@ -35,13 +35,19 @@ $(FIT): tests/fit/constraints.txt $(TOOLS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning
 	@touch $(FIT)
 
-test: $(TOOLS) $(FIT) check  ## all tests that finish within minutes
-	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
+# Compiles the test modules once, for all workers of pytest: in a new clone that takes as long as collecting them.
+collect: $(TOOLS) $(FIT)
+	@$(BIN)/pytest -qq --collect-only tests > $(VENV)/.collected || { cat $(VENV)/.collected; exit 1; }
+
+test: $(TOOLS) $(FIT)    ## all tests that finish within minutes
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check collect
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu" tests
 
 test-slow: $(TOOLS)      ## crash tests, soak tests, long searches, a Slurm cluster
 	@scripts/slurm-packages --accounting
+	@scripts/ssh-packages
 	@scripts/prometheus-package
-	$(BIN)/pytest -m "slow and not gpu" tests
+	$(BIN)/pytest -n 2 --dist loadgroup -m "slow and not gpu" tests
 
 fuzz: $(TOOLS)           ## random input for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800
@@ -56,8 +62,12 @@ coverage: $(TOOLS)
 bench: $(STAMP)          ## compare with other schedulers on this machine
 	benchmarks/run
 
+# Needs node. The built files are in the repository: a test compares them with the sources.
+web:                     ## build the web page from web/ into src/gflow/web
+	cd web && npm ci --no-audit --no-fund && npm run check && npm run build
+
 docs: $(STAMP)           ## regenerate the pages of docs/ that are derived from code
 	$(BIN)/python scripts/gen_docs.py
 
 clean:
-	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) web/node_modules .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.harness import Box
 from tests.metadata import Server
@@ -17,6 +20,40 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests marked `both_shims` are run with the plain shim and with the Python one."""
     if metafunc.definition.get_closest_marker("both_shims") and "box" in metafunc.fixturenames:
         metafunc.parametrize("shim", ["plain", "python"], indirect=True)
+
+
+# Folders of tests that wait for processes.
+WAITING = {"crash", "docs", "process", "slurm", "soak", "store", "train", "web"}
+TESTS = Path(__file__).parent
+# Folders with long files begin first, so that the short files of the others fill the workers at the end.
+FIRST = ("web", "train", "fit", "process", "crash", "store", "property")
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Gives a worker a whole file, or all of `tests/web`, whose tests share a browser and a daemon."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "tests/web" if path.startswith("tests/web/") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders of `FIRST` before the others.
+
+    With `--dist loadgroup`, one worker gets a whole file, or all of `tests/slurm` with its clusters. In CI, a
+    test that waits for processes has a second attempt, and the report lists it as RERUN.
+    """
+    folders = {item: item.path.relative_to(TESTS).parts[0] for item in items}
+    for item, folder in folders.items():
+        item.add_marker(pytest.mark.xdist_group(folder if folder == "slurm" else str(item.path)))
+        if folder in WAITING and os.environ.get("CI"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+    ranks = {folder: rank for rank, folder in enumerate(FIRST)}
+    items.sort(key=lambda item: ranks.get(folders[item], len(FIRST)))
 
 
 @pytest.fixture

@@ -31,7 +31,11 @@ BIN = Path(sys.executable).parent
 PROGRAM = [sys.executable, "-m", "gflow", "gflowd", "run"]
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "") -> T:
+# The longest start of a daemon: the host of the machine may take most of its CPU time.
+START_S = 90.0
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
     """The first true value of `condition`; fails the test when it never comes."""
     end = time.monotonic() + timeout_s
     while True:
@@ -109,7 +113,7 @@ class Box:
         with (self.root / "daemon.log").open("ab") as log:
             self.daemon = self._start(self.env | (env or {}), log.fileno())
         if wait:
-            wait_until(self.serves, what=f"the daemon to serve; its log says: {self.log()}")
+            wait_until(self.serves, START_S, f"the daemon to serve; its log says: {self.log()}")
         return self
 
     def _start(self, env: dict[str, str], log: int) -> subprocess.Popen[bytes] | daemon_fork.ForkedProcess:
@@ -277,7 +281,7 @@ class Box:
         job: dict[str, Any] = answer["jobs"][0]
         return job
 
-    def finished(self, number: int | str, timeout_s: float = 20) -> dict[str, Any]:
+    def finished(self, number: int | str, timeout_s: float = 60) -> dict[str, Any]:
         """The job once it is final."""
         return wait_until(
             lambda: (job := self.job(number))["state"] in FINAL_NAMES and job,

@@ -19,8 +19,8 @@ from tests.harness import Box
 
 # Two machines of one test process have different people.
 _count = itertools.count()
-# useradd gives up when another one holds its lock for long.
-ONE_AT_A_TIME = ("flock", str(Path(__file__).parent))
+# useradd and userdel give up when another one holds their lock for long, also one of another checkout.
+ONE_AT_A_TIME = ("flock", "/etc/passwd")
 
 
 @contextmanager
@@ -49,7 +49,11 @@ def people(*names: str, homes: Path | None = None) -> Iterator[list[pwd.struct_p
         with suppress(FileNotFoundError):
             _hold().rmdir()
         for person in made:
-            subprocess.run([*ONE_AT_A_TIME, "userdel", "--force", person.pw_name], capture_output=True)
+            words = [*ONE_AT_A_TIME, "userdel", "--force", person.pw_name]
+            path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # a test may have its own
+            done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PATH": path})
+            if done.returncode:
+                print(f"userdel {person.pw_name}: {done.stderr}", file=sys.stderr)
 
 
 def _can_run_us(person: pwd.struct_passwd) -> bool:

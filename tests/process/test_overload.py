@@ -111,6 +111,7 @@ def test_strangers_with_tls_use_little_memory(box: Box) -> None:
     assert memory_of(box) - before < 24 << 20
 
 
+@pytest.mark.slow
 def test_token_holders_are_served_in_a_flood_of_strangers(box: Box) -> None:
     port = free_port()
     box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})
@@ -140,6 +141,7 @@ def test_invalid_requests_are_logged_once_a_minute(box: Box) -> None:
     assert (box.root / "daemon.log").read_text().count("Invalid HTTP request") == 1
 
 
+@pytest.mark.slow
 def test_flooded_socket_leaves_descriptors_for_others() -> None:
     with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
         machine.box.preexec = _few_descriptors
