@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from tests.harness import Box
 
 # Two machines of one test process have different people.
@@ -29,6 +27,8 @@ def people(*names: str, homes: Path | None = None) -> Iterator[list[pwd.struct_p
 
     `homes`: where their homes are made, for those that need some.
     """
+    import pytest  # here: programs of tests/gpu make users where there is no pytest
+
     if os.getuid() != 0:
         pytest.skip("only root can make users")
     if shutil.which("useradd") is None:
