@@ -60,7 +60,7 @@ def test_a_job_does_not_inherit_the_daemons_circumstances(box: Box, way: list[st
     box.up("--cpus", "2")
     job = shown(box, *way)
     assert job["nice"] == 0
-    assert job["oom"] == 0
+    assert job["oom"] == 200  # jobs.oom_score
     assert job["cpus"] == sorted(os.sched_getaffinity(0))
     assert job["blocked"] == 0
     assert job["ignored"] & ~(OF_PYTHON | OF_LIBC) == 0

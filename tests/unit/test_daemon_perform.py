@@ -17,12 +17,12 @@ from gflow.daemon.execution.executor import Executor
 from gflow.errors import StoreError
 from gflow.targets import outcome
 from gflow.targets.local import gpu_leases
-from gflow.targets.port import Run
+from gflow.targets.port import HostRules, Run
 from gflow.testing import FakeTarget, gpus, running
 
 SETTINGS = SimpleNamespace(
     is_system=False, log_cap_mib=1, logs="/logs", socket="/gflowd.sock", max_processes=7, unkillable_s=60,
-    gpu=SimpleNamespace(visible_by="uuid"),
+    rules=HostRules(memory_mib=900), gpu=SimpleNamespace(visible_by="uuid"),
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_a_start_is_a_launch(stage):
     assert (launch.run.name, launch.environ, launch.script) == ("1.1", b"A=1\0", b"A=1\0")
     assert (launch.log, launch.error_log, launch.log_cap) == ("/logs/1.log", "/logs/1.log", 1 << 20)
     assert (launch.leases, launch.uid) == (("/lease/0", "/lease/2"), None)
-    assert (launch.max_processes, launch.unkillable_s) == (7, 60)
+    assert (launch.max_processes, launch.unkillable_s, launch.rules.memory_mib) == (7, 60, 900)
     assert b"GFLOW_JOB_ID=1\0" in launch.extra and b"CUDA_VISIBLE_DEVICES=" in launch.extra
 
 

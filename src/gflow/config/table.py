@@ -288,6 +288,36 @@ SETTINGS = (
         example=4096,
     ),
     Setting(
+        "jobs.default_memory",
+        "share",
+        "90%",
+        "host memory of a job without --memory: MiB, or a percentage of this machine's; 0: no limit",
+        example=65536,
+    ),
+    Setting(
+        "jobs.default_memory_rule",
+        "choice",
+        "auto",
+        "what jobs.default_memory does: on (the job ends there), warn (a line in its log), off, or auto: on "
+        "in system mode, else off",
+        choices=("auto", "on", "warn", "off"),
+    ),
+    Setting(
+        "jobs.cpu_limit",
+        "choice",
+        "weight",
+        "what --cpus does to a job that could use more: weight (its share while others need the CPUs), or "
+        "quota (never more CPU time than that)",
+        choices=("weight", "quota"),
+    ),
+    Setting(
+        "jobs.oom_score",
+        "count",
+        200,
+        "raises the out-of-memory score of jobs, so that the kernel kills them before other processes; at "
+        "most 1000",
+    ),
+    Setting(
         "jobs.unkillable_secs",
         "count",
         60,

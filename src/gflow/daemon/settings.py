@@ -22,6 +22,7 @@ from gflow.gpu.simulated import simulated_gpus
 from gflow.store import ownership
 from gflow.store.backup import Retention
 from gflow.store.location import database_path
+from gflow.targets.port import HostRules
 from gflow.targets.slurm.settings import Cluster, clusters_of
 
 
@@ -55,6 +56,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     # Processes and threads of one job; 0: any number. Seconds after KILL until a job counts as unkillable.
     max_processes: int = 0
     unkillable_s: int = 60
+    rules: HostRules = HostRules()
     # The cloud that may reclaim this machine: a name, optionally with an address; or auto, or off.
     spot_cloud: str = "off"
     paranoid: bool = False
@@ -152,6 +154,7 @@ def settings_for(
         log_cap_mib=config["logs.cap_mib"],
         max_processes=_max_processes(config["jobs.max_processes"]),
         unkillable_s=config["jobs.unkillable_secs"],
+        rules=_host_rules(config, system),
         spot_cloud=_spot_cloud(config),
         paranoid=paranoid,
         flags=words,
@@ -165,6 +168,21 @@ def _max_processes(wanted: int | str) -> int:
         return wanted
     most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
     return max(1, most * int(wanted.rstrip("%")) // 100)
+
+
+def _host_rules(config: Config, system: bool) -> HostRules:
+    rule = config["jobs.default_memory_rule"]
+    if rule == "auto":
+        rule = "on" if system else "off"
+    wanted = config["jobs.default_memory"]
+    if isinstance(wanted, str):
+        wanted = _host_memory_mib() * int(wanted.rstrip("%")) // 100
+    return HostRules(
+        memory_mib=0 if rule == "off" else wanted,
+        is_memory_advice=rule == "warn",
+        has_cpu_quota=config["jobs.cpu_limit"] == "quota",
+        oom_score=min(1000, config["jobs.oom_score"]),
+    )
 
 
 def _spot_cloud(config: Config) -> str:

@@ -44,6 +44,19 @@ class Ended(NamedTuple):
     end: End
 
 
+class HostRules(NamedTuple):
+    """What the administrator of this machine sets for all jobs."""
+
+    # Memory limit of jobs without one of their own, in MiB; 0: none.
+    memory_mib: int = 0
+    # Whether a job over that limit only gets a line in its log.
+    is_memory_advice: bool = False
+    # Whether a job gets at most the CPU time of the CPUs that it asked for.
+    has_cpu_quota: bool = False
+    # Raises the out-of-memory score of jobs, so that the kernel kills them first (proc_pid_oom_score_adj(5)).
+    oom_score: int = 0
+
+
 class Launch(NamedTuple):
     """A job that is to run now. Environments are blocks of NUL-terminated `NAME=value` strings."""
 
@@ -64,6 +77,7 @@ class Launch(NamedTuple):
     max_processes: int = 0
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
+    rules: HostRules = HostRules()
     # Rules about devices (gpu/device_files.py); empty: it may open all.
     devices: str = ""
     # The job's folder on this machine, if it runs elsewhere.

@@ -229,6 +229,7 @@ class Executor:
             uid=job.uid if self._settings.is_system else None,
             max_processes=self._settings.max_processes,
             unkillable_s=self._settings.unkillable_s,
+            rules=self._settings.rules,
             devices=rules,
         )
 

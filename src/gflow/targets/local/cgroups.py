@@ -22,6 +22,8 @@ from typing import NamedTuple
 from gflow.targets.local.native_shim import restrict_devices
 
 UNLIMITED_WEIGHT = 100
+# The kernel's default period of a CPU quota.
+CPU_PERIOD_US = 100_000
 REMOVE_TRIES = 50
 
 
@@ -188,10 +190,19 @@ class Group:
         self._pids = f"{layers.pids}/{name}" if layers.pids else ""
         self._made: list[str] = []
 
-    def make(self, memory_mib: int, cpus: int, max_processes: int, devices: str = "") -> bool:
+    def make(
+        self,
+        memory_mib: int,
+        cpus: int,
+        max_processes: int,
+        devices: str = "",
+        *,
+        has_cpu_quota: bool = False,
+    ) -> bool:
         """Create the folders and set limits; whether the kernel enforces the memory limit.
 
-        `devices`: rules about devices. OSError: they cannot be enforced.
+        `devices`: rules about devices. OSError: they cannot be enforced. `has_cpu_quota`: `cpus` is also the
+        most CPU time that the group gets.
         """
         limits = ((self._memory, memory_mib), (self._cpu, cpus), (self._pids, max_processes))
         wanted = {self._kill, *(folder for folder, limit in limits if limit)} - {""}
@@ -206,6 +217,8 @@ class Group:
         if cpus and self._cpu in self._made:
             with suppress(OSError):
                 self._set_cpu_weight(cpus)
+                if has_cpu_quota:
+                    self._set_cpu_quota(cpus)
         if max_processes and self._pids in self._made:
             with suppress(OSError):
                 _write(f"{self._pids}/pids.max", str(max_processes))
@@ -233,6 +246,13 @@ class Group:
             _write(f"{self._cpu}/cpu.weight", str(min(10_000, UNLIMITED_WEIGHT * cpus)))
         else:
             _write(f"{self._cpu}/cpu.shares", str(min(262_144, 1024 * cpus)))
+
+    def _set_cpu_quota(self, cpus: int) -> None:
+        if self._layers.cpu_version == 2:
+            _write(f"{self._cpu}/cpu.max", f"{cpus * CPU_PERIOD_US} {CPU_PERIOD_US}")
+        else:
+            _write(f"{self._cpu}/cpu.cfs_period_us", str(CPU_PERIOD_US))
+            _write(f"{self._cpu}/cpu.cfs_quota_us", str(cpus * CPU_PERIOD_US))
 
     def join(self, pid: int = 0) -> None:
         """Put a process (0: ourselves) and its future children into the group."""

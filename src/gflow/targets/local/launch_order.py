@@ -52,6 +52,10 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         unkillable_s=launch.unkillable_s,
         user=job.user if launch.uid is not None else "",
         devices=launch.devices,
+        default_memory=launch.rules.memory_mib,
+        memory_advice=launch.rules.is_memory_advice,
+        cpu_quota=launch.rules.has_cpu_quota,
+        oom_score=launch.rules.oom_score,
     )
 
 
@@ -69,6 +73,7 @@ def exec_order(
         grace_s=0,
         stop_file="",
         memory_mib=0,
+        default_memory=0,
         cpus=0,
         leases=(),
         sharing="",

@@ -86,6 +86,18 @@ class Order(NamedTuple):
     user: str = ""
     # Which devices it may open (`native/devices.c`); empty: all.
     devices: str = ""
+    # Memory limit if `memory_mib` is 0; 0: none. `memory_advice`: a job over it only gets a line in its log.
+    default_memory: int = 0
+    memory_advice: bool = False
+    # Whether it gets at most the CPU time of `cpus`.
+    cpu_quota: bool = False
+    # Its out-of-memory score, if that is higher than ours.
+    oom_score: int = 0
+
+    @property
+    def limit_mib(self) -> int:
+        """The memory limit at which the job ends; 0: none."""
+        return self.memory_mib or (0 if self.memory_advice else self.default_memory)
 
     @property
     def fits_native(self) -> bool:
@@ -128,6 +140,10 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.unkillable_s,
         text(order.user),
         text(order.devices),
+        b"%d" % order.default_memory,
+        b"%d" % order.memory_advice,
+        b"%d" % order.cpu_quota,
+        b"%d" % order.oom_score,
     ]
 
 
@@ -137,7 +153,8 @@ def from_fields(fields: list[bytes]) -> Order:
     fields = fields + [b""] * (len(Order._fields) + 2 - len(fields))
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot, terminal, exec_job, max_processes, unkillable_s, user, devices) = fields  # fmt: skip
+     snapshot, terminal, exec_job, max_processes, unkillable_s, user, devices, default_memory,
+     memory_advice, cpu_quota, oom_score) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -167,6 +184,10 @@ def from_fields(fields: list[bytes]) -> Order:
         unkillable_s=int(unkillable_s),
         user=text(user),
         devices=text(devices),
+        default_memory=int(default_memory or 0),
+        memory_advice=memory_advice == b"1",
+        cpu_quota=cpu_quota == b"1",
+        oom_score=int(oom_score or 0),
     )
 
 

@@ -293,6 +293,19 @@ static bool await_order(int fd, Buffer *buffer, Message *order) {
     return read_message(buffer->bytes, message_size(buffer), order);
 }
 
+/* Let the kernel kill us before others when memory runs out. Never lowers our score. */
+static void raise_oom_score(long score) {
+    char text[32] = "";
+    int fd = score > 0 ? open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    if (size > 0 && strtol(text, NULL, 10) < score) {
+        snprintf(text, sizeof text, "%ld", score);
+        if (write(fd, text, strlen(text)) < 0) errno = 0; /* the kernel refuses, and the job runs as it is */
+    }
+    close(fd);
+}
+
 void become_job(int orders, int trouble) {
     Buffer buffer = {0};
     Message order;
@@ -300,6 +313,7 @@ void become_job(int orders, int trouble) {
     reset_signals();
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
+    raise_oom_score(number(&order, OOM_SCORE));
     const char *problem = has_owner(&order) ? become_owner(&order) : NULL;
     if (problem) refuse(trouble, problem);
     const char *path = order.field[LOG].at, *error_path = order.field[ERROR_LOG].at;

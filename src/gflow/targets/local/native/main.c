@@ -92,6 +92,41 @@ static void limit_processes(Shim *shim, long most) {
     if (*shim->pids_path) write_to(shim->pids_path, "pids.max", text);
 }
 
+/* Limit the memory of the job; 0: unlimited. Without version 2 of the memory controller supervise.c watches it. */
+static void limit_memory(Shim *shim, long mib) {
+    char text[32] = "max";
+    if (mib == shim->memory_mib) return;
+    shim->memory_mib = mib;
+    if (mib) snprintf(text, sizeof text, "%lld", (long long)mib << 20);
+    shim->memory_held = shim->group >= 0 && write_to(shim->group_path, "memory.max", text);
+    if (!shim->memory_held) return;
+    write_to(shim->group_path, "memory.oom.group", mib ? "1" : "0");
+    write_to(shim->group_path, "memory.swap.max", mib ? "0" : "max");
+}
+
+/* Whether the kernel has killed a job in our group at the limit since the last call. */
+static bool was_out_of_memory(Shim *shim) {
+    char text[1024];
+    int fd = shim->memory_held ? openat(shim->group, "memory.events", O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[size > 0 ? size : 0] = '\0';
+    char *found = strstr(text, "\noom_kill ");
+    long before = shim->oom_kills;
+    if (found) shim->oom_kills = strtol(found + 10, NULL, 10);
+    return shim->oom_kills > before;
+}
+
+/* Whether much memory is still charged to our group: files that a job left in /dev/shm. The next job has its own. */
+static bool keeps_memory(const Shim *shim) {
+    char text[32] = "";
+    int fd = shim->memory_held && shim->memory_mib ? openat(shim->group, "memory.current", O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return false;
+    if (read(fd, text, sizeof text - 1) < 0) text[0] = '\0';
+    close(fd);
+    return strtoll(text, NULL, 10) >> 20 > shim->memory_mib / 16;
+}
+
 /* Replace a group that was killed: kernel 6.18 kills every process that is forked into it later. If that fails we
  * continue without a group. */
 static void replace_group(Shim *shim) {
@@ -100,7 +135,9 @@ static void replace_group(Shim *shim) {
     bool made = !mkdir(shim->group_path, 0755);
     shim->group = made ? open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     shim->killed = false;
-    shim->max_processes = -1;
+    shim->max_processes = shim->memory_mib = -1;
+    shim->memory_held = false;
+    shim->oom_kills = 0;
     free(shim->device_rules);
     shim->device_rules = NULL;
     if (shim->device_program >= 0) close(shim->device_program);
@@ -254,7 +291,10 @@ static void read_why(int record, char *text, size_t room) {
 /* Write how the job ended to its log, unless it exited by itself: then its output is left as it is. */
 static void note_end(const Message *order, int record, const End *end) {
     char text[4096];
+    static const char out[] = "OutOfMemory: ";
     read_why(record, text, sizeof text);
+    if (!*text && !strncmp(end->problem, out, sizeof out - 1))
+        snprintf(text, sizeof text, "ran out of memory: %.4000s", end->problem + sizeof out - 1);
     if (!*text && end->signal > 0)
         snprintf(text, sizeof text, "was killed by signal %d (%s)", end->signal, strsignal(end->signal));
     if (*text) write_last_line(order, text);
@@ -310,6 +350,10 @@ static void run_job(Shim *shim, const Message *order, int record, const Leases *
     Child job = shim->child;
     shim->child.pid = 0;
     supervise(shim, order, job.pid, job.trouble, record, leases, end);
+    if (end->signal != SIGKILL || !was_out_of_memory(shim)) return;
+    long used = end->peak_kib >> 10, limit = shim->memory_mib;
+    snprintf(end->problem, sizeof end->problem, "OutOfMemory: used %ld MiB of %ld MiB, the most of a job without --memory",
+             used < limit ? limit : used, limit);
 }
 
 /* Run one attempt, from the claim of its record to the written end. */
@@ -329,6 +373,7 @@ static void run(Shim *shim, const Message *order) {
         return;
     }
     limit_processes(shim, number(order, MAX_PROCESSES));
+    limit_memory(shim, number(order, MEMORY_ADVICE) ? 0 : number(order, DEFAULT_MEMORY));
     if (!limit_devices(shim, order)) {
         held.count = 0;
         defer("its devices cannot be restricted: ", errno, &end);
@@ -343,7 +388,7 @@ static void run(Shim *shim, const Message *order) {
     release_leases(&held);
     note_end(order, record, &end);
     report_end(shim, order, record, &end);
-    if (shim->killed) replace_group(shim);
+    if (shim->killed || keeps_memory(shim)) replace_group(shim);
     if (number(order, HAS_SCRIPT)) unlink(order->field[SNAPSHOT].at);
 }
 
@@ -385,7 +430,7 @@ static void serve(Shim *shim) {
 int main(int argc, char **argv) {
     if (argc == 4 && !strcmp(argv[1], "restrict")) return restrict_group(argv[2], argv[3]);
     if (argc < 5) return 2;
-    Shim shim = {.channel = atoi(argv[1]), .max_processes = -1, .device_program = -1, .python = argv + 4};
+    Shim shim = {.channel = atoi(argv[1]), .max_processes = -1, .memory_mib = -1, .device_program = -1, .python = argv + 4};
     sigset_t ours;
     sigemptyset(&ours);
     sigaddset(&ours, SIGCHLD);

@@ -22,7 +22,8 @@ typedef struct {
 enum Field {
     KIND, KEY, ATTEMPT, RECORD, CWD, UMASK, LOG, ERROR_LOG, LOG_CAP, GRACE, STOP_FILE, MEMORY_MIB, CPUS,
     LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, UID, SNAPSHOT,
-    TERMINAL, EXEC_JOB, MAX_PROCESSES, UNKILLABLE_S, USER, DEVICES, FIELDS
+    TERMINAL, EXEC_JOB, MAX_PROCESSES, UNKILLABLE_S, USER, DEVICES, DEFAULT_MEMORY,
+    MEMORY_ADVICE, CPU_QUOTA, OOM_SCORE, FIELDS
 };
 
 /* One message: its fields are zero-terminated in place, so each is a C string too. */
@@ -104,6 +105,9 @@ typedef struct {
     char group_path[4096];
     char pids_path[4096];                                  /* our version 1 group that counts processes; empty: none */
     long max_processes;                                    /* limit set in both groups; -1: not set yet */
+    long memory_mib;                                       /* memory limit of our group; -1: not set yet */
+    bool memory_held;                                      /* whether the kernel enforces it */
+    long oom_kills;                                        /* by the kernel in our group so far */
     bool killed;                                           /* the group was killed and must be replaced */
     char *device_rules;                                    /* those of the group; NULL: none yet */
     int device_program;                                    /* that carries them out; -1: none */

@@ -43,9 +43,9 @@ typedef struct {
     int pidfd;                                             /* readable when the job's process has ended */
     bool ended, children_left, more_dead, has_swarm, stopping, killed;
     siginfo_t how;                                         /* exit status of the job's process */
-    long peak_kib;
+    long peak_kib, watched_kib;                            /* memory, and a limit that we watch, 0: none */
     long long cpu_us;
-    long long kill_at, log_cap, log_at, log_ms, log_size, log_seen, memory_at, memory_ms;
+    long long kill_at, log_cap, log_at, log_ms, log_size, log_seen, memory_at, memory_ms, watch_at;
     long long realtime_since, realtime_from;  /* start of the episode, 0: none; earliest next */
 } Watch;
 
@@ -295,9 +295,20 @@ static long resident_kib(long pid) {
     return kib;
 }
 
-/* Count the processes below a process, up to `most`, and add up their memory unless `kib` is NULL. Deeper levels than
- * MAX_DEPTH are left out. */
-static int count_process_tree(long pid, long *kib, int depth, int most) {
+/* Resident size of a process: cheap, and shared pages count for each of their users. */
+static long mapped_kib(long pid) {
+    char path[64];
+    long pages = 0;
+    snprintf(path, sizeof path, "/proc/%ld/statm", pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%*s %ld", &pages) != 1) pages = 0;
+    if (file) fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) >> 10);
+}
+
+/* Count the processes below a process, up to `most`, and add up their memory unless `measure` is NULL. Deeper levels
+ * than MAX_DEPTH are left out. */
+static int count_process_tree(long pid, long (*measure)(long pid), long *kib, int depth, int most) {
     char path[320];
     int count = 0;
     if (depth > MAX_DEPTH) return 0;
@@ -308,8 +319,8 @@ static int count_process_tree(long pid, long *kib, int depth, int most) {
         snprintf(path, sizeof path, "/proc/%ld/task/%s/children", pid, thread->d_name);
         FILE *children = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
         while (children && count < most && fscanf(children, "%ld", &child) == 1) {
-            count += 1 + count_process_tree(child, kib, depth + 1, most - count - 1);
-            if (kib) *kib += resident_kib(child);
+            count += 1 + count_process_tree(child, measure, kib, depth + 1, most - count - 1);
+            if (measure) *kib += measure(child);
         }
         if (children) fclose(children);
     }
@@ -317,15 +328,45 @@ static int count_process_tree(long pid, long *kib, int depth, int most) {
     return count;
 }
 
+/* When to measure again: after `pause` ms, and after MEMORY_LOOK_SHARE times what measuring took since `begin`. */
+static long long next_look(long long begin, long long pause) {
+    long long now = now_ms(), took = (now - begin) * MEMORY_LOOK_SHARE;
+    return now + (took > pause ? took : pause);
+}
+
 /* Measure all processes of the job. The peak of a single process comes from the kernel when it is reaped. */
 static void check_memory(Watch *watch) {
     long long begin = now_ms();
     long sum = 0;
-    if (count_process_tree(getpid(), NULL, 0, 2) > 1) count_process_tree(getpid(), &sum, 0, MOST_PROCESSES);
+    if (count_process_tree(getpid(), NULL, NULL, 0, 2) > 1)
+        count_process_tree(getpid(), resident_kib, &sum, 0, MOST_PROCESSES);
     if (sum > watch->peak_kib) watch->peak_kib = sum;
     watch->memory_ms = watch->memory_ms * 2 < MEMORY_LOOK_MOST_MS ? watch->memory_ms * 2 : MEMORY_LOOK_MOST_MS;
-    long long took = (now_ms() - begin) * MEMORY_LOOK_SHARE;
-    watch->memory_at = now_ms() + (took > watch->memory_ms ? took : watch->memory_ms);
+    watch->memory_at = next_look(begin, watch->memory_ms);
+}
+
+/* Note in the log that the job uses more than a job without --memory should. memory_watch.py has the same line. */
+static void advise(Watch *watch) {
+    char line[200];
+    long kib = 0;
+    count_process_tree(getpid(), resident_kib, &kib, 0, MOST_PROCESSES);
+    if (kib <= watch->watched_kib) return;
+    snprintf(line, sizeof line,
+             "gflow: the job uses %ld MiB of memory, more than the %ld MiB of a job without --memory", kib >> 10,
+             watch->watched_kib >> 10);
+    note_in_log(watch->order, line);
+    watch->watch_at = NEVER;
+}
+
+/* Watch the memory limit where the kernel does not enforce it. shim.py measures exactly, and ends the job. */
+static void watch_memory(Watch *watch) {
+    long long begin = now_ms();
+    long sum = 0;
+    count_process_tree(getpid(), mapped_kib, &sum, 0, MOST_PROCESSES);
+    watch->watch_at = next_look(begin, MEMORY_LOOK_MS);
+    if (sum <= watch->watched_kib) return;
+    if (number(watch->order, MEMORY_ADVICE)) advise(watch);
+    else hand_over(watch);
 }
 
 static long long size_of(const Watch *watch, enum Field log) {
@@ -363,12 +404,14 @@ static void do_due_actions(Watch *watch) {
     bool ended_by_itself = watch->ended && !watch->stopping && !watch->killed;
     if (watch->children_left && (ended_by_itself || now >= watch->kill_at)) kill_all(watch);
     if (now >= watch->memory_at) check_memory(watch);
+    if (now >= watch->watch_at) watch_memory(watch);
     if (now >= watch->log_at) check_logs(watch);
 }
 
 static int time_left(const Watch *watch) {
     long long due = watch->kill_at < watch->log_at ? watch->kill_at : watch->log_at;
     if (watch->memory_at < due) due = watch->memory_at;
+    if (watch->watch_at < due) due = watch->watch_at;
     if (watch->more_dead) return 0;
     if (due == NEVER) return -1;
     long long left = due - now_ms();
@@ -416,12 +459,14 @@ void supervise(Shim *shim, const Message *order, pid_t pid, int trouble, int rec
                    .leases = leases, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
                    .children_left = true, .kill_at = NEVER,
                    .log_at = NEVER, .log_cap = strtoll(order->field[LOG_CAP].at, NULL, 10), .log_seen = now_ms(),
-                   .memory_at = now_ms() + MEMORY_LOOK_MS,
+                   .memory_at = now_ms() + MEMORY_LOOK_MS, .watch_at = NEVER,
                    .memory_ms = MEMORY_LOOK_MS};
     if (watch.log_cap) {
         watch.log_ms = usual_pause(watch.log_cap);
         watch.log_at = watch.log_seen + watch.log_ms;
     }
+    if (number(order, MEMORY_ADVICE) || !shim->memory_held) watch.watched_kib = number(order, DEFAULT_MEMORY) << 10;
+    if (watch.watched_kib) watch.watch_at = now_ms() + MEMORY_LOOK_MS;
     handle_requests(&watch);
     while (!watch.ended || watch.children_left) {
         struct pollfd fds[] = {{shim->signals, POLLIN, 0}, {shim->channel, POLLIN, 0},

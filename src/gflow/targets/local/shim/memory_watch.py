@@ -26,11 +26,15 @@ MOST_PROCESSES = 1000
 
 
 class Memory:
-    """Memory of the job, which is all processes below this one. `group`: the control group with its limit."""
+    """Memory of the job, which is all processes below this one.
 
-    def __init__(self, limit_mib: int, group: Group | None) -> None:
+    `group`: the control group with its limit. `advised_mib`: a limit that is only watched.
+    """
+
+    def __init__(self, limit_mib: int, group: Group | None, advised_mib: int = 0) -> None:
         self._group = group
         self._watched_kib = 0 if group else limit_mib << 10
+        self._advised_kib = advised_mib << 10
         # Interval until the next exact measurement, and its time.
         self._pause_s, self._measure_at = FIRST_LOOK_S, 0.0
         self._seen_kib = 0
@@ -58,7 +62,8 @@ class Memory:
         """Measure these processes exactly; the CPU time that it took."""
         began = time.process_time()
         # The peak of a single process comes from the kernel when it is reaped, which is exact.
-        used = resident_kib(pids) if self._watched_kib or len(pids) > 1 else 0
+        has_limit = self._watched_kib or self._advised_kib
+        used = resident_kib(pids) if has_limit or len(pids) > 1 else 0
         self.note_kib(used)
         self.is_exceeded = 0 < self._watched_kib < used
         took_s = time.process_time() - began
@@ -70,6 +75,13 @@ class Memory:
         """Include a measurement in the peak."""
         self._seen_kib = max(self._seen_kib, kib)
 
+    def take_advice(self) -> str:
+        """A line for the log when the advised limit is exceeded for the first time; else empty."""
+        if not 0 < self._advised_kib < self._seen_kib:
+            return ""
+        limit_mib, self._advised_kib = self._advised_kib >> 10, 0
+        return memory_warning(self._seen_kib >> 10, limit_mib)
+
     def peak_kib(self) -> int:
         """The peak that the kernel counted against the limit; else the highest measurement."""
         counted = self._group.peak_kib() if self._group else None
@@ -78,3 +90,8 @@ class Memory:
     def kernel_killed(self) -> bool:
         """Whether the kernel killed a process of the job at the limit."""
         return self._group is not None and self._group.out_of_memory()
+
+
+def memory_warning(used_mib: int, limit_mib: int) -> str:
+    """The line for the log of a job without --memory (the native shim has the same)."""
+    return f"the job uses {used_mib} MiB of memory, more than the {limit_mib} MiB of a job without --memory"

@@ -39,7 +39,7 @@ class StartedJob(NamedTuple):
 def launch(order: Order, layers: Layers) -> StartedJob:
     """Start the job's process, with its own session, environment, folder, umask and logs."""
     group, is_limit_held = None, False
-    needs_group = order.memory_mib or order.cpus or order.max_processes or order.devices
+    needs_group = order.limit_mib or order.cpus or order.max_processes or order.devices
     if needs_group and not order.exec_job:
         group = Group(layers, os.path.basename(order.record))
         is_limit_held = _make_group(group, order)
@@ -61,7 +61,9 @@ def launch(order: Order, layers: Layers) -> StartedJob:
 def _make_group(group: Group, order: Order) -> bool:
     """Make the job's control group; whether the kernel enforces the memory limit."""
     try:
-        return group.make(order.memory_mib, order.cpus, order.max_processes, order.devices)
+        return group.make(
+            order.limit_mib, order.cpus, order.max_processes, order.devices, has_cpu_quota=order.cpu_quota
+        )
     except OSError as error:  # a problem of the machine, not of the job
         group.remove()
         raise OSError(errno.EAGAIN, f"its devices cannot be restricted: {error.strerror}") from None
@@ -87,6 +89,7 @@ def _become(order: Order, groups: list[Group], trouble: int, listener: socket.so
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for group in groups:
             group.join()
+        _raise_oom_score(order.oom_score)
         if order.uid is not None:
             privileges.become(order.uid, order.user)
         _exec(order, trouble, listener)
@@ -98,6 +101,13 @@ def _become(order: Order, groups: list[Group], trouble: int, listener: socket.so
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _raise_oom_score(score: int) -> None:
+    """Let the kernel kill this process before others when memory runs out. Never lowers the score."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < score:
+            file.write(str(score))
 
 
 def _exec(order: Order, trouble: int, listener: socket.socket | None) -> None:

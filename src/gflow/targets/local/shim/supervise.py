@@ -71,7 +71,11 @@ class Watch:
         can_help = layers.kill or (layers.pids and order.max_processes)
         needs_group = can_help and started.group is None and not order.exec_job
         self._group_at = now + GROUP_AFTER_S if needs_group else None
-        self._memory = Memory(order.memory_mib, started.group if started.is_limit_held else None)
+        self._memory = Memory(
+            order.limit_mib,
+            started.group if started.is_limit_held else None,
+            0 if order.limit_mib else order.default_memory,
+        )
         first_look = self._memory.first_look()
         self._memory_at = None if first_look is None else now + first_look
         self._logs = Logs({order.log, order.error_log}, order.log_cap)
@@ -277,6 +281,8 @@ class Watch:
 
     def _check_memory(self, now: float) -> None:
         self._memory_at = now + self._memory.look()
+        if advice := self._memory.take_advice():
+            self.notes.append(advice)
         if self._memory.is_exceeded and not self._is_over_memory:
             self._out_of_memory(now)
 
@@ -308,8 +314,7 @@ class Watch:
                 trouble = pipe.read(4096).decode(errors="replace")
             if trouble:
                 return could_not_start(self._order, trouble, code == 127)
-        limit_mib = self._order.memory_mib
-        problem = f"{OUT_OF_MEMORY}: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
+        problem = memory_problem(peak_kib >> 10, self._order) if over_memory else ""
         return ShimEnd(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
 
     def _reap_all(self) -> None:
@@ -320,6 +325,12 @@ class Watch:
                 if not dead:  # only tracers can reap the rest
                     return
                 self._add_usage(usage)
+
+
+def memory_problem(used_mib: int, order: Order) -> str:
+    """The reason of a job that exceeded its memory limit (the native shim has the same)."""
+    by_default = "" if order.memory_mib else ", the most of a job without --memory"
+    return f"{OUT_OF_MEMORY}: used {used_mib} MiB of {order.limit_mib} MiB{by_default}"
 
 
 def _has_living_children() -> bool:
