@@ -318,6 +318,12 @@ SETTINGS = (
         "most 1000",
     ),
     Setting(
+        "jobs.private_tmp",
+        "flag",
+        False,
+        "system mode: each job has a /tmp and /dev/shm of its own, which are deleted with it",
+    ),
+    Setting(
         "jobs.unkillable_secs",
         "count",
         60,

@@ -182,6 +182,7 @@ def _host_rules(config: Config, system: bool) -> HostRules:
         is_memory_advice=rule == "warn",
         has_cpu_quota=config["jobs.cpu_limit"] == "quota",
         oom_score=min(1000, config["jobs.oom_score"]),
+        has_private_tmp=system and config["jobs.private_tmp"],
     )
 
 

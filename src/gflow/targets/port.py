@@ -55,6 +55,8 @@ class HostRules(NamedTuple):
     has_cpu_quota: bool = False
     # Raises the out-of-memory score of jobs, so that the kernel kills them first (proc_pid_oom_score_adj(5)).
     oom_score: int = 0
+    # Whether each job has a /tmp and /dev/shm of its own. Only root can give them.
+    has_private_tmp: bool = False
 
 
 class Launch(NamedTuple):

@@ -18,6 +18,12 @@ class Places(NamedTuple):
     # Where the script is copied to if the original changed.
     snapshot: str
     terminal: str = ""
+    # The folder for its own /tmp.
+    private_tmp: str = ""
+
+
+# Folders that a job may have for itself.
+SHARED_FOLDERS = ("/tmp", "/dev/shm")
 
 
 def order_of(launch: Launch, places: Places, tag: str) -> Order:
@@ -56,7 +62,15 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         memory_advice=launch.rules.is_memory_advice,
         cpu_quota=launch.rules.has_cpu_quota,
         oom_score=launch.rules.oom_score,
+        private_tmp=places.private_tmp if _wants_private_tmp(launch) else "",
     )
+
+
+def _wants_private_tmp(launch: Launch) -> bool:
+    """Whether the job gets a /tmp of its own: not if its folder, log or script is in the shared one."""
+    paths = (launch.job.spec.cwd, launch.job.spec.script_path, launch.log, launch.error_log)
+    is_there = any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in SHARED_FOLDERS)
+    return launch.rules.has_private_tmp and not is_there
 
 
 def exec_order(

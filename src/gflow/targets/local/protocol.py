@@ -93,6 +93,8 @@ class Order(NamedTuple):
     cpu_quota: bool = False
     # Its out-of-memory score, if that is higher than ours.
     oom_score: int = 0
+    # The folder that it sees as /tmp; empty: everybody's.
+    private_tmp: str = ""
 
     @property
     def limit_mib(self) -> int:
@@ -144,6 +146,7 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.memory_advice,
         b"%d" % order.cpu_quota,
         b"%d" % order.oom_score,
+        text(order.private_tmp),
     ]
 
 
@@ -154,7 +157,7 @@ def from_fields(fields: list[bytes]) -> Order:
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
      snapshot, terminal, exec_job, max_processes, unkillable_s, user, devices, default_memory,
-     memory_advice, cpu_quota, oom_score) = fields  # fmt: skip
+     memory_advice, cpu_quota, oom_score, private_tmp) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -188,6 +191,7 @@ def from_fields(fields: list[bytes]) -> Order:
         memory_advice=memory_advice == b"1",
         cpu_quota=cpu_quota == b"1",
         oom_score=int(oom_score or 0),
+        private_tmp=text(private_tmp),
     )
 
 

@@ -7,7 +7,9 @@ import errno
 import hashlib
 import logging
 import os
+import shutil
 import signal
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +38,8 @@ JOB_FILES = ("script", "stop", "tty")
 # Maximum number of commands executed in jobs: of one user, and in total.
 MAX_EXECS_PER_USER = 64
 MAX_EXECS = 512
+# Folders that jobs see as /tmp: on the same disk, and only root enters it.
+PRIVATE_TMP = "/tmp/gflow-private-{tag}"
 
 
 class LocalTarget:
@@ -60,6 +64,7 @@ class LocalTarget:
         self._entries = [f"{folder}/." for folder in {self._folder, self._job_files_dir}]
         # Identifies our control groups and shared leases among those of other daemons.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
+        self._private_tmp = PRIVATE_TMP.format(tag=self.tag)
         self._on_end = on_end
         # Called with a killed run that does not end, and a description of the process.
         self._on_stuck = on_stuck
@@ -119,6 +124,8 @@ class LocalTarget:
         self._closed = True
         living = [channel for channel in self._exec_shims if channel.sock.fileno() >= 0]
         self._shims.close([*self._busy.values(), *living])
+        with suppress(OSError):  # jobs that continue have folders in it, or there is none
+            os.rmdir(self._private_tmp)
         for pidfd in self._adopted.values():
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
@@ -130,6 +137,8 @@ class LocalTarget:
         run = launch.run
         try:
             self._make_folders()
+            if launch.rules.has_private_tmp:
+                _make_private(self._private_tmp)
         except OSError as error:  # a problem of the machine, not of the job
             self._on_end(Ended(run, _deferred(f"{error.strerror}: {error.filename}")))
             return
@@ -283,6 +292,13 @@ class LocalTarget:
         self.uncertain_runs.discard(run)
         with suppress(FileNotFoundError):
             os.unlink(self.record_path(run))
+        self._remove_private_tmp(run.name)
+
+    def _remove_private_tmp(self, name: str) -> None:
+        """Delete the folder that an ended job saw as /tmp. In a thread: it may have many files."""
+        folder = f"{self._private_tmp}/{name}"
+        if os.path.isdir(folder):
+            asyncio.get_running_loop().run_in_executor(None, _delete_tree, folder)
 
     def forget_others(self, keep: set[str]) -> None:
         """Delete records without a running job: their ends were committed before the daemon died.
@@ -296,6 +312,9 @@ class LocalTarget:
             run, _, what = path.name.rpartition(".")
             if (run if what in JOB_FILES else path.name) not in keep | living:
                 path.unlink(missing_ok=True)
+        for name in os.listdir(self._private_tmp) if _is_private(self._private_tmp) else ():
+            if name not in keep | living:
+                self._remove_private_tmp(name)
         self._shims.sweep_soon()  # idle shims of the earlier daemon are exiting now
 
     def strays(self) -> dict[str, run_record.Content]:
@@ -333,6 +352,7 @@ class LocalTarget:
             self.job_file_path(run, "stop"),
             self.job_file_path(run, "script"),
             self.terminal(run),
+            f"{self._private_tmp}/{run.name}",
         )
 
     # ------------------------------------------------------------ shims
@@ -430,6 +450,29 @@ class LocalTarget:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(retry_s, self._report_loss, run, content, lived_until, min(1.0, retry_s * 2))
+
+
+def _is_private(folder: str) -> bool:
+    """Whether this folder is ours alone."""
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _make_private(folder: str) -> None:
+    """Make a folder of ours alone where all users may write. What another user put there is renamed."""
+    if _is_private(folder):
+        return
+    with suppress(FileNotFoundError):
+        os.rename(folder, f"{folder}.removed-{os.getpid()}-{time.monotonic_ns()}")
+    os.mkdir(folder, 0o700)
+
+
+def _delete_tree(folder: str) -> None:
+    """Delete a folder with what is in it. Follows no link."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _groups_of(run: Run, content: run_record.Content) -> list[str]:

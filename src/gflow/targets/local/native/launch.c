@@ -314,7 +314,8 @@ void become_job(int orders, int trouble) {
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
     raise_oom_score(number(&order, OOM_SCORE));
-    const char *problem = has_owner(&order) ? become_owner(&order) : NULL;
+    const char *problem = enter_private_tmp(&order);
+    if (!problem && has_owner(&order)) problem = become_owner(&order);
     if (problem) refuse(trouble, problem);
     const char *path = order.field[LOG].at, *error_path = order.field[ERROR_LOG].at;
     int log = open_log(path);

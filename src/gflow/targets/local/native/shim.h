@@ -23,7 +23,7 @@ enum Field {
     KIND, KEY, ATTEMPT, RECORD, CWD, UMASK, LOG, ERROR_LOG, LOG_CAP, GRACE, STOP_FILE, MEMORY_MIB, CPUS,
     LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, UID, SNAPSHOT,
     TERMINAL, EXEC_JOB, MAX_PROCESSES, UNKILLABLE_S, USER, DEVICES, DEFAULT_MEMORY,
-    MEMORY_ADVICE, CPU_QUOTA, OOM_SCORE, FIELDS
+    MEMORY_ADVICE, CPU_QUOTA, OOM_SCORE, PRIVATE_TMP, FIELDS
 };
 
 /* One message: its fields are zero-terminated in place, so each is a C string too. */
@@ -85,6 +85,8 @@ const char *become_owner(const Message *order);
 void note_in_log(const Message *order, const char *line);
 void write_last_line(const Message *order, const char *text);
 bool write_snapshot(const Message *order);
+
+const char *enter_private_tmp(const Message *order);
 
 /* ------------------------------------------------------------ devices */
 

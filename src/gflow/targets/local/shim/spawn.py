@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.protocol import Limits, Order
-from gflow.targets.local.shim import privileges
+from gflow.targets.local.shim import private_tmp, privileges
 from gflow.targets.local.shim.terminal import Terminal, close_others, exit_like
 from gflow.wire import terminal_protocol
 
@@ -90,6 +90,8 @@ def _become(order: Order, groups: list[Group], trouble: int, listener: socket.so
         for group in groups:
             group.join()
         _raise_oom_score(order.oom_score)
+        if order.private_tmp:
+            _enter_private_tmp(order)
         if order.uid is not None:
             privileges.become(order.uid, order.user)
         _exec(order, trouble, listener)
@@ -101,6 +103,14 @@ def _become(order: Order, groups: list[Group], trouble: int, listener: socket.so
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _enter_private_tmp(order: Order) -> None:
+    """Enter the job's own /tmp and /dev/shm: those of the running job for a command executed in it."""
+    if order.exec_job:
+        private_tmp.join(*map(int, order.exec_job[1].split()))
+    else:
+        private_tmp.enter(order.private_tmp)
 
 
 def _raise_oom_score(score: int) -> None:
