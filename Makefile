@@ -32,7 +32,7 @@ check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 # For the tests of gflow fit and gflow.train: PyTorch (CPU), transformers, and the trainers with gflow callbacks.
 # Two minutes, once.
 $(FIT): tests/fit/constraints.txt $(TOOLS)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning s3fs 'moto[s3,server]'
 	@touch $(FIT)
 
 # Compiles the test modules once, for all workers of pytest: in a new clone that takes as long as collecting them.

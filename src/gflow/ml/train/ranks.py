@@ -19,6 +19,9 @@ from gflow.errors import GflowError, UsageError
 
 # A rank that waits longer than this for the others fails: one of them has died or hangs.
 TIMEOUT_S = 300.0
+# Writing large files takes one rank longer than another. A rank that has died ends the wait at once, and one
+# that hangs is noticed by the next step.
+SAVING_TIMEOUT_S = 86400.0
 # `gflow launch --nccl-timeout` sets it, in seconds.
 TIMEOUT = "GFLOW_NCCL_TIMEOUT"
 # Work of different length on the ranks is divided into slices, so that none waits longer for another.
@@ -50,7 +53,7 @@ class Ranks:
             )
             self._began = True
         self.control = dist.new_group(backend="gloo", timeout=timeout)
-        self.saving = dist.new_group(backend="gloo", timeout=timeout)
+        self.saving = dist.new_group(backend="gloo", timeout=timedelta(seconds=SAVING_TIMEOUT_S))
 
     @property
     def is_first(self) -> bool:

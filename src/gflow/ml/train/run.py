@@ -17,9 +17,10 @@ from gflow.errors import GflowError, UsageError, unknown
 from gflow.ml.launch import plan
 from gflow.ml.train import devices, parallel
 from gflow.ml.train.checkpoint import rng
-from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointDirectory, Superseded
+from gflow.ml.train.checkpoint.checkpoint_dir import Superseded
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer
 from gflow.ml.train.checkpoint.cpu_copy import check_state
+from gflow.ml.train.checkpoint.remote_dir import open_directory
 from gflow.ml.train.checkpoint.run_state import MODEL, RunState
 from gflow.ml.train.checkpoint.weights import whole_weights, write_weights
 from gflow.ml.train.data.batch_content import move_to_device
@@ -43,7 +44,8 @@ SAVE, STOP = 1, 2
 class Run:
     """One training run. Every process (rank) of the run has its own instance.
 
-    `checkpoints`: the checkpoint directory; without one nothing is saved. `precision`: fp32, bf16, fp16 (with
+    `checkpoints`: the checkpoint directory, which may be remote (`s3://bucket/run`); without one nothing is
+    saved. `precision`: fp32, bf16, fp16 (with
     a gradient scaler) or bf16-pure (weights, gradients and optimizer states in bf16). An optimizer step takes
     `accumulate` batches, or as many as `effective_batch` samples need on the number of GPUs in use.
     `strategy`: ddp or fsdp, used if there are several processes.
@@ -98,7 +100,7 @@ class Run:
         self._stopwatch = stopwatch(self.device, self.ranks)
         self._checkpointer: Checkpointer | None = None
         if checkpoints is not None and self._stopwatch is None:  # a measured run writes no checkpoints
-            directory = CheckpointDirectory(checkpoints, keep=keep, keep_best=keep_best)
+            directory = open_directory(checkpoints, keep=keep, keep_best=keep_best)
             self._checkpointer = Checkpointer(
                 checkpoints, background=background, ranks=self.ranks, directory=directory
             )
@@ -526,6 +528,7 @@ class Run:
             rng.restore(loaded.mine["random"], self.device)
         else:  # the checkpoint was written by fewer ranks
             rng.seed_all(self.seed + self.ranks.rank + 1_000_003 * self.place.step)
+        self._checkpointer.drop_fetched()
         self._saved_step, self._saved_at = self.place.step, time.monotonic()
         return self.place.step
 

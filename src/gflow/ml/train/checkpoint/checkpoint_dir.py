@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -72,11 +73,15 @@ class CheckpointDirectory:
         """`keep`: how many of the newest checkpoints are kept; `keep_best`: of those with the best score."""
         if keep < 1:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", hint="keep=1 keeps the newest")
-        self.folder = os.path.abspath(folder)
+        self.folder = self._full_name(os.fspath(folder))
         self.keep, self.keep_best = keep, keep_best
         self.owner = owner or Owner.of(os.environ)
         # Checkpoints that failed verification. They do not count as kept.
         self.damaged: set[str] = set()
+
+    @staticmethod
+    def _full_name(folder: str) -> str:
+        return os.path.abspath(folder)
 
     # ------------------------------------------------------------ ownership
 
@@ -86,14 +91,14 @@ class CheckpointDirectory:
         Fails if a later attempt of the same job owns it, or another run that is alive on this machine.
         """
         try:
-            os.makedirs(self.folder, exist_ok=True)
+            self._make_folder()
             with self._lock():
                 before = self._read_owner()
                 if before is not None:
                     self._yield_to(before)
                 self._write_owner(self.owner)
         except OSError as error:
-            raise CheckpointError(f"no checkpoints in {self.folder}: {error.strerror}") from error
+            raise CheckpointError(f"no checkpoints in {self.folder}: {error.strerror or error}") from error
 
     def release(self) -> None:
         """Record that this run has closed the directory, so that another one may claim it."""
@@ -146,6 +151,9 @@ class CheckpointDirectory:
         disk.rename(temporary, path)
         disk.sync(self.folder)
 
+    def _make_folder(self) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+
     @contextmanager
     def _lock(self) -> Iterator[None]:
         fd = os.open(os.path.join(self.folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -171,16 +179,7 @@ class CheckpointDirectory:
     ) -> Saved:
         """Make a directory from `begin` the newest checkpoint. `files`: size and checksum of each."""
         self.check_owner()
-        manifest = {
-            "format": 1,
-            "step": step,
-            "at": time.time(),
-            "job": self.owner.job,
-            "attempt": self.owner.attempt,
-            **about,
-            "files": {name: {"size": size, "sha256": checksum} for name, (size, checksum) in files.items()},
-        }
-        _write(os.path.join(path, MANIFEST), json.dumps(manifest, indent=1).encode())
+        _write(os.path.join(path, MANIFEST), self._manifest(step, files, about))
         for folder in {os.path.dirname(os.path.join(path, name)) for name in files}:
             disk.sync(folder)
         disk.sync(path)
@@ -196,27 +195,46 @@ class CheckpointDirectory:
             self._tidy(saved, {one.path for one in best})
         return saved
 
+    def _manifest(self, step: int, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> bytes:
+        manifest = {
+            "format": 1,
+            "step": step,
+            "at": time.time(),
+            "job": self.owner.job,
+            "attempt": self.owner.attempt,
+            **about,
+            "files": {name: {"size": size, "sha256": checksum} for name, (size, checksum) in files.items()},
+        }
+        return json.dumps(manifest, indent=1).encode()
+
     def abandon(self, path: str) -> None:
         """Remove an unfinished checkpoint to free its disk space."""
         with suppress(OSError):
             _remove_tree(path)
 
+    def _read_manifest(self, path: str) -> dict[str, Any]:
+        return read_manifest(path)
+
     def _free_name(self, step: int) -> Saved:
         """Choose an unused name: after a resume the same step may be saved again."""
-        again = 0
-        while True:
+        used = self._names()
+        for again in itertools.count():
             name = f"step-{step:08d}" + (f".{again}" if again else "")
-            path = os.path.join(self.folder, name)
-            if not os.path.lexists(path):
-                return Saved(path, step, again)
-            again += 1
+            if name not in used:
+                break
+        return Saved(os.path.join(self.folder, name), step, again)
+
+    def _names(self) -> set[str]:
+        with suppress(FileNotFoundError):
+            return set(os.listdir(self.folder))
+        return set()
 
     def _best(self) -> list[Saved]:
         """Return the checkpoints with the highest scores, the best first, and of equal ones the newest."""
         scores: dict[Saved, Any] = {}
         for saved in self.saved() if self.keep_best else ():
             with suppress(CheckpointError):
-                scores[saved] = read_manifest(saved.path).get("score")
+                scores[saved] = self._read_manifest(saved.path).get("score")
         scored = [saved for saved, score in scores.items() if isinstance(score, float) and score == score]
         return sorted(scored, key=lambda saved: -scores[saved])[: self.keep_best]
 
@@ -246,16 +264,40 @@ class CheckpointDirectory:
             if name.startswith((".new-", ".old-")) and not ours:
                 self.abandon(os.path.join(self.folder, name))
 
+    # ------------------------------------------------------------ files
+
+    # A local directory needs none of these steps: its files are where they belong.
+
+    def folder_to_write(self, path: str) -> str:
+        """Return the local folder in which this process writes its files of a checkpoint."""
+        return path
+
+    def upload(self, path: str, names: Iterable[str]) -> None:
+        """Send the files that this process has written to the checkpoint."""
+
+    def drop_written(self, path: str) -> None:
+        """Remove the local copies of the files that this process has written."""
+
+    def fetch(self, path: str, part: int, parts: int) -> Iterator[None]:
+        """Make a checkpoint readable in `folder_to_read`, and check every `parts`-th of its files."""
+        yield from check_files(path, part, parts)
+
+    def folder_to_read(self, path: str) -> str:
+        """Return the local folder with the files of a checkpoint after `fetch`."""
+        return path
+
+    def drop_fetched(self) -> None:
+        """Remove the local copies that `fetch` made."""
+
     # ------------------------------------------------------------ finding
 
     def saved(self) -> list[Saved]:
         """List the checkpoints on disk, the newest first, without verifying them."""
         found = []
-        with suppress(FileNotFoundError):
-            for name in os.listdir(self.folder):
-                match = _NAME.fullmatch(name)
-                if match:
-                    found.append(Saved(os.path.join(self.folder, name), int(match[1]), int(match[2] or 0)))
+        for name in self._names():
+            match = _NAME.fullmatch(name)
+            if match:
+                found.append(Saved(os.path.join(self.folder, name), int(match[1]), int(match[2] or 0)))
         return sorted(found, key=lambda saved: (saved.step, saved.again), reverse=True)
 
     def newest(self) -> tuple[Saved | None, list[str]]:

@@ -24,12 +24,12 @@ from gflow.ml.train.checkpoint.checkpoint_dir import (
     CheckpointError,
     Saved,
     Superseded,
-    check_files,
     checksum,
     read_manifest,
     verify,
 )
 from gflow.ml.train.checkpoint.cpu_copy import CpuCopies, copy_shards
+from gflow.ml.train.checkpoint.remote_dir import open_directory
 from gflow.ml.train.ranks import Ranks
 
 STATE = "state.pt"
@@ -67,7 +67,7 @@ class Checkpointer:
         self._error: BaseException | None = None
         self._about: dict[str, Any] = {}
         self._saved: Saved | None = None
-        self.directory = directory or CheckpointDirectory(folder, keep=keep)
+        self.directory = directory or open_directory(folder, keep=keep)
         # Duration of the slowest save, from the copy to the rename.
         self.slowest_s = 0.0
         error = None
@@ -147,6 +147,7 @@ class Checkpointer:
             if not failed:
                 self.wait()
         finally:
+            self.directory.drop_fetched()
             if self._ranks.is_first:
                 self.directory.release()
             if self._own_ranks:
@@ -160,7 +161,9 @@ class Checkpointer:
             except GflowError as refusal:
                 error = refusal
             except OSError as trouble:
-                error = CheckpointError(f"no checkpoint in {self.directory.folder}: {trouble.strerror}")
+                error = CheckpointError(
+                    f"no checkpoint in {self.directory.folder}: {trouble.strerror or trouble}"
+                )
         path = self._ranks.broadcast_or_raise(path, error)
         return str(path)
 
@@ -173,13 +176,17 @@ class Checkpointer:
             trouble = ""
             files: Files = {}
             try:
+                folder = self.directory.folder_to_write(path)
                 if shards is not None:
-                    files |= self._write_shards(path, shards)
+                    files |= self._write_shards(folder, shards)
                 for name, content in parts.items():
-                    files[name] = write(os.path.join(path, name), content)
+                    files[name] = write(os.path.join(folder, name), content)
+                self.directory.upload(path, files)
             except (OSError, RuntimeError, CheckpointException) as error:
                 # Reported to the other ranks in _finish.
                 trouble = f"rank {self._ranks.rank}: {_cause(error)}"
+            finally:
+                self.directory.drop_written(path)
             try:
                 self._saved = self._finish(path, step, files, trouble)
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
@@ -252,12 +259,13 @@ class Checkpointer:
         if found is None:
             return None
         path, step = found
-        own = os.path.join(path, f"rank-{self._ranks.rank}.pt")
+        folder = self.directory.folder_to_read(path)
+        own = os.path.join(folder, f"rank-{self._ranks.rank}.pt")
         return Loaded(
-            path,
+            folder,
             step,
-            int(read_manifest(path).get("world", 1)),
-            read(os.path.join(path, STATE)),
+            int(read_manifest(folder).get("world", 1)),
+            read(os.path.join(folder, STATE)),
             read(own) if os.path.exists(own) else None,
         )
 
@@ -284,12 +292,17 @@ class Checkpointer:
 
         def check() -> Iterator[None]:
             try:
-                yield from check_files(path, self._ranks.rank, self._ranks.world)
+                yield from self.directory.fetch(path, self._ranks.rank, self._ranks.world)
             except CheckpointError as error:
                 troubles.insert(0, error.message)
 
         self._ranks.finish_together(check())
         return next(filter(None, self._ranks.gather(troubles[0])), "")
+
+    def drop_fetched(self) -> None:
+        """Remove local copies of a remote checkpoint when all ranks have loaded it."""
+        self._ranks.is_any(False)
+        self.directory.drop_fetched()
 
     def load_shards(self, path: str, sharded: dict[str, Any]) -> None:
         """Fill the tensors of `sharded` in place."""

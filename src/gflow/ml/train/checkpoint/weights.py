@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from gflow.errors import Refused
+from gflow.ml.train.checkpoint.remote_dir import file_system, is_remote
 from gflow.ml.train.checkpoint.run_state import weights_of
 from gflow.ml.train.parallel import is_sharded
 
@@ -25,7 +27,13 @@ def whole_weights(model: nn.Module) -> dict[str, Any]:
 
 
 def write_weights(path: str, weights: dict[str, Any]) -> None:
-    """Write a file that replaces an earlier one only when it is complete."""
+    """Write a file, also at a URL, that replaces an earlier one only when it is complete."""
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="gflow-weights-") as folder:
+            local = os.path.join(folder, path.rpartition("/")[2])
+            write_weights(local, weights)
+            file_system(path).put_file(local, path)
+        return
     temporary = f"{path}.{os.getpid()}.part"
     try:
         if path.endswith(".safetensors"):
