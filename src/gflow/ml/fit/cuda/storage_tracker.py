@@ -46,6 +46,8 @@ class StorageTracker:
             self.trace.kernels += 1
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
+            if "scaled_dot_product" in func._schema.name:
+                args = _with_all_heads(args)
             self.trace.flops += int(count(*args, **kwargs, out_val=out))
 
     def track(self, tensor: Any, func: Any = "") -> int | None:
@@ -68,3 +70,15 @@ class StorageTracker:
 
         self._known[key] = (number, weakref.ref(storage, on_release))
         return number
+
+
+def _with_all_heads(args: Any) -> list[Any]:
+    """Replace tensors with grouped heads by the shape that they are broadcast to.
+
+    The counter of PyTorch 2.11 refuses keys and values with fewer heads than the query has.
+    """
+    heads = max(one.shape[1] for one in args if isinstance(one, torch.Tensor) and one.dim() == 4)
+    return [
+        (one.shape[0], heads, *one.shape[2:]) if isinstance(one, torch.Tensor) and one.dim() == 4 else one
+        for one in args
+    ]
