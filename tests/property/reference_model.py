@@ -416,7 +416,7 @@ class ReferenceModel:
         return (
             first is not None
             and job.key != first.key
-            and any(p.blocks(job) for p in state.start_reservations.entries)
+            and any(p.blocks(state.ready.place_of(job)) for p in state.start_reservations.entries)
         )
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:

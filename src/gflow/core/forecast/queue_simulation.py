@@ -95,7 +95,7 @@ class QueueSimulation:
         # The waiting jobs of each group, groups in the order of their next jobs. The next job of a group is
         # last in its list.
         self._groups: list[list[Waiting]] = []
-        # Precedence (highest first) -> jobs; the one that has waited longest is last.
+        # Place (first one first) -> jobs; the one that has waited longest is last.
         self._oldest: dict[int, list[Waiting]] = {}
         self._reservations: list[SimulatedReservation] = []
 
@@ -107,8 +107,8 @@ class QueueSimulation:
         for one in sorted(waiting, key=lambda one: one.place, reverse=True):
             groups.setdefault(one.group, []).append(one)
         self._groups = sorted(groups.values(), key=_next_place)
-        for one in sorted(waiting, key=lambda one: (one.precedence, one.since, one.key), reverse=True):
-            self._oldest.setdefault(one.precedence, []).append(one)
+        for one in sorted(waiting, key=lambda one: (-one.place[0], one.since, one.key), reverse=True):
+            self._oldest.setdefault(one.place[0], []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
         """When this job starts; None: never in this simulation."""
@@ -169,7 +169,7 @@ class QueueSimulation:
         for reservation in self._reservations:
             if reservation.job is job:
                 return True
-            if job.precedence <= reservation.job.precedence and not (
+            if job.place[0] >= reservation.job.place[0] and not (
                 backfill and reservation.allows(job, self.now, quiet)
             ):
                 return False

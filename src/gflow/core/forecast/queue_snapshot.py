@@ -237,10 +237,10 @@ def _near(groups: list[GroupCopy]) -> Iterator[Member]:
             yield member, group
         if taken == MOST_NEAR:
             break
-    by_precedence: dict[int, list[GroupCopy]] = {}
+    by_place: dict[int, list[GroupCopy]] = {}
     for group in groups:
-        by_precedence.setdefault(group.precedence, []).append(group)
-    for same in by_precedence.values():
+        by_place.setdefault(group.place, []).append(group)
+    for same in by_place.values():
         for group in heapq.nsmallest(MAX_CANDIDATES, same, key=lambda group: (group.since, group.head)):
             yield group.head, group
 

@@ -198,9 +198,16 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     for reservation in state.start_reservations.entries:
         if reservation.key == job.key:
             break
-        if reservation.blocks(job):
+        if reservation.blocks(state.ready.place_of(job)):
             is_higher = reservation.group.precedence > state.ready.group_of(job).precedence
-            rule = "has a higher priority" if is_higher else "has waited longer"
+            is_before = reservation.place < state.ready.place_of(job)
+            rule = (
+                "has a higher priority"
+                if is_higher
+                else "is of a user who used less"
+                if is_before
+                else "has waited longer"
+            )
             yield Blocker("Promise", f"job {label(reservation.key)} {rule} and has a start reservation")
 
 
@@ -293,7 +300,7 @@ def _longest_backfill(state: State, job: Job, gpu_ids: tuple[int, ...], at: Mome
     left = [
         one.start_at - at.boot
         for one in state.start_reservations.entries
-        if one.blocks(job) and one.key != job.key
+        if one.blocks(state.ready.place_of(job)) and one.key != job.key
     ]
     left += [
         one.start - job.spec.grace_s - at.wall

@@ -14,6 +14,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
+from gflow.core.state.queue import AgeKind, age_kind_of
 from gflow.core.state.queue_index import Group
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
@@ -90,8 +91,8 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
         return True
     ready, key, backfill = state.ready, job.key, state.policy.backfill
     group = ready.where.get(key)
-    shape, precedence = (
-        (job.spec.shape, job.spec.precedence) if group is None else (group.shape, group.precedence)
+    shape, place = (
+        (job.spec.shape, ready.place_of(job)) if group is None else (group.shape, group.bucket.place)
     )
     limit_s, estimated_s = ready.runtime_bounds(job)
     reliable_s = ready.reliable_s(job) if is_quiet(state) else None
@@ -101,9 +102,7 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
         length = (
             assumed_length(reservation.caution, limit_s, estimated_s) if reliable_s is None else reliable_s
         )
-        if precedence <= reservation.precedence and not (
-            backfill and reservation.allows(shape, gpu_ids, length)
-        ):
+        if place >= reservation.place and not (backfill and reservation.allows(shape, gpu_ids, length)):
             return False
     return True
 
@@ -127,14 +126,17 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     if state.policy.patience < 0:
         return found
     ages = state.ready.ages
-    kinds = sorted(ages, key=_kind_order) if len(ages) > 1 else list(ages)
+    kinds = sorted(ages) if len(ages) > 1 else list(ages)
     reserved_keys = frozenset([reservation.key for reservation in found])
-    # Jobs with GPUs and jobs without have separate budgets: otherwise the latter could starve.
-    left = {True: state.policy.max_start_reservations, False: state.policy.max_start_reservations}
+    # Each kind of GPU, and jobs without GPUs, have a budget of their own: otherwise one could starve another.
+    used: dict[tuple[bool, str], int] = {}
     due: list[StartReservation] = []
     for kind in kinds:
-        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], reserved_keys, at.boot)
-        left[kind[1]] -= len(made)
+        budget = kind[1:]
+        before = used.get(budget, 0)
+        most = state.policy.max_start_reservations - before
+        made = _reserve_for_oldest(state, profiles, kind, most, reserved_keys, at.boot)
+        used[budget] = before + len(made)
         due += made
     if len(kinds) > 1:
         due.sort(key=_reservation_order)
@@ -144,7 +146,7 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
 def _reserve_for_oldest(
     state: State,
     profiles: ProfileCache,
-    kind: tuple[int, bool],
+    kind: AgeKind,
     most: int,
     reserved_keys: frozenset[JobKey],
     now: float,
@@ -186,14 +188,9 @@ def head_of(state: State, key: JobKey) -> JobKey | None:
     return state.ready.group_of(job).head() if job is not None and job in state.ready else None
 
 
-def _kind_order(kind: tuple[int, bool]) -> tuple[int, bool]:
-    """Sort key: higher precedence first, then jobs with GPUs before jobs without."""
-    return -kind[0], not kind[1]
-
-
 def _reservation_order(reservation: StartReservation) -> tuple[int, float, JobKey]:
-    """Sort key: higher precedence first, then the job that has waited longest."""
-    return -reservation.precedence, reservation.group.members[reservation.key], reservation.key
+    """Sort key: the earlier place first, then the job that has waited longest."""
+    return reservation.place, reservation.group.members[reservation.key], reservation.key
 
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
@@ -216,7 +213,7 @@ def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
         return since
     quiet, profiles = is_quiet(state), ProfileCache(state, at)
     latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
-    ages = state.ready.ages.get((group.precedence, group.shape.gpus > 0))
+    ages = state.ready.ages.get(age_kind_of(group))
     for place in range(MAX_SCANNED if ages is not None else 0):
         older = ages.at(place) if ages is not None else None
         if older is None or older[0] >= since:

@@ -78,7 +78,7 @@ def _plan(state: State, job: Job, free: set[int], at: Moment) -> Plan | None:
     reserved = {
         gpu
         for one in state.start_reservations.entries
-        if one.key != job.key and one.blocks(job)
+        if one.key != job.key and one.blocks(state.ready.place_of(job))
         for gpu in one.gpus
     }
     found = _plan_with(state, job, free, at)

@@ -22,7 +22,7 @@ from gflow.core.scheduling.backfill import (
 from gflow.core.scheduling.eviction import free_reserved
 from gflow.core.scheduling.placement import placement
 from gflow.core.scheduling.preemption import preempt
-from gflow.core.state.queue import Walk
+from gflow.core.state.queue import Walk, age_kind_of
 from gflow.core.state.queue_index import Group, Room
 from gflow.core.state.state import State
 from gflow.core.transitions import RUNNING, move
@@ -140,13 +140,13 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
 
 
 def _refresh_reservations(state: State, new: list[Group], at: Moment) -> bool:
-    """Look for new reservations, of the kind (with GPUs or without) of the new jobs; whether any replaced
-    existing ones."""
-    had = {reservation.group.shape.gpus > 0 for reservation in state.start_reservations.entries}
-    if all((group.shape.gpus > 0) in had for group in new):
+    """Look for new reservations, of the kind (with GPUs or without, their type) of the new jobs; whether any
+    replaced existing ones."""
+    had = {age_kind_of(reservation.group)[1:] for reservation in state.start_reservations.entries}
+    if all(age_kind_of(group)[1:] in had for group in new):
         return False
     found = reservations_due(state, at)
-    if had and all((reservation.group.shape.gpus > 0) in had for reservation in found):
+    if had and all(age_kind_of(reservation.group)[1:] in had for reservation in found):
         return False
     state.start_reservations.entries = found
     return bool(had)

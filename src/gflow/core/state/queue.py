@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # Users set generous limits: this part of the limit counts as the job's length when patience is measured.
 LIMITS_COUNT: Final = 0.18
-# Precedence (see `Spec.precedence`), and whether the job asks for GPUs: each has its own oldest-first index.
-AgeKind = tuple[int, bool]
+# Place (see `place_of`), whether the job asks for GPUs, and their type: each has its own oldest-first index.
+AgeKind = tuple[int, bool, str]
 
 
 class ReadyQueue:
@@ -195,9 +195,18 @@ class ReadyQueue:
         for uid, groups in self.people.items():
             if before.get(uid, ABOUT_BAND) != bands.get(uid, ABOUT_BAND):
                 for group in groups:
+                    head = group.head()
+                    assert head is not None
                     self._leave(group)
                     self._enter(group)
-                    self._list(group)
+                    self._push(group, head)
+
+    def place_of(self, job: Job) -> int:
+        """The place of a job in the order of buckets (see `place_of`), whether it waits or not."""
+        group = self.where.get(job.key)
+        if group is not None:
+            return group.bucket.place
+        return place_of(job.spec.precedence, self.bands.get(job.uid, ABOUT_BAND))
 
     def position_of(self, group: Group) -> tuple[int, Entry]:
         """The position of this group in the order of start, as a sort key."""
@@ -210,7 +219,7 @@ class ReadyQueue:
         self._last_generation += 1
         generation = group.bucket_generation = group.age_generation = self._last_generation
         group.bucket.list((group.sort_key, head, generation, group))
-        kind = (group.precedence, group.shape.gpus > 0)
+        kind = age_kind_of(group)
         ages = self.ages.get(kind)
         if ages is None:
             ages = self.ages[kind] = OldestFirst()
@@ -290,6 +299,11 @@ class Walk:
         for bucket, entry in self._aside:
             if entry[3].bucket_generation == entry[2]:
                 heapq.heappush(bucket.entries, entry)
+
+
+def age_kind_of(group: Group) -> AgeKind:
+    """The oldest-first index of this group."""
+    return group.bucket.place, group.gpus > 0, group.shape.gpu_type
 
 
 def group_key(job: Job) -> GroupKey:

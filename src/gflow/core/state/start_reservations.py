@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, Moment
+from gflow.core.model import Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.state.queue_index import Group
 
@@ -32,7 +32,7 @@ class StartReservation:
         "key",
         "memory_mib",
         "now",
-        "precedence",
+        "place",
         "spare",
         "start_at",
     )
@@ -41,7 +41,8 @@ class StartReservation:
         self, key: JobKey, group: Group, now: float, start_at: float, caution: float, free: Availability
     ) -> None:
         self.key, self.group = key, group
-        self.precedence = group.precedence
+        # Jobs before this place in the order of buckets are not bound.
+        self.place = group.bucket.place
         # Fraction of the runtime estimate that a job which would backfill is assumed to take.
         self.caution = caution
         # When the reservation was last updated, and when the job is expected to start (boot clock).
@@ -63,9 +64,10 @@ class StartReservation:
             found = self._gpus = frozenset(self._free_gpus[: self._gpu_count])
         return found
 
-    def blocks(self, job: Job) -> bool:
-        """Whether this job must not delay the reservation. Jobs of higher precedence may."""
-        return job.spec.precedence <= self.precedence
+    def blocks(self, place: int) -> bool:
+        """Whether jobs at this place must not delay the reservation. Those of a higher priority, or of users
+        who used less, may."""
+        return place >= self.place
 
     def needs_any(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether the reserved job needs at least one of these GPUs."""
