@@ -54,7 +54,8 @@ def snapshot(state: State) -> dict[str, Any]:
         "gpus": state.machine.gpus,
         "faults": state.machine.faults,
         "shares": {
-            uid: (use.seconds, use.at, use.gpus) for uid, use in state.accounting.fair_share.uses.items()
+            uid: (use.seconds, use.at, use.gpus, use.cpus, use.memory_mib)
+            for uid, use in state.accounting.fair_share.uses.items()
         },
         "eta_calibration": state.eta_calibration.record,
         "lengths": {

@@ -9,9 +9,14 @@ import random
 
 import pytest
 
+from gflow.core.engine import step
+from gflow.core.events import GpusSeen
+from gflow.core.model import Gpu, Moment
 from gflow.core.policy import Policy
+from gflow.core.resources import Shape
 from gflow.core.scheduling import backfill, scheduler
 from gflow.core.state import fair_share
+from gflow.core.state.state import State
 from gflow.simulate.replay import POLICIES, Replay
 from gflow.simulate.trace import Entry
 
@@ -131,6 +136,22 @@ def served(policy: Policy) -> tuple[int, int]:
 def test_fair_share_puts_heavy_users_last():
     assert served(Policy(patience=-1.0)) == (0, 10)
     assert served(Policy(patience=-1.0, fair_share=False)) == (5, 5)
+
+
+def occupied(cpus: int, memory_mib: int) -> float:
+    """GPU-seconds that a job of ten seconds counts as, on a machine of 8 GPUs, 64 CPU slots and 1 TiB."""
+    state = State(cpus=64, memory_mib=1 << 20)
+    gpus = tuple(Gpu(index=index, uuid=str(index), model="A100", memory_mib=81920) for index in range(8))
+    step(state, GpusSeen(at=Moment(0.0, 0.0), gpus=gpus))
+    share = state.accounting.fair_share
+    share.run(1001, Shape(1, cpus, memory_mib, 0, False, ""), 0.0)
+    return share.use(1001, 10.0)
+
+
+def test_fair_share_counts_the_largest_part_of_the_machine():
+    assert occupied(cpus=8, memory_mib=1 << 17) == pytest.approx(10, rel=0.001), "each is an eighth"
+    assert occupied(cpus=16, memory_mib=0) == pytest.approx(20, rel=0.001)
+    assert occupied(cpus=0, memory_mib=1 << 19) == pytest.approx(40, rel=0.001)
 
 
 def test_fair_share_with_the_wrong_sign_is_noticed(monkeypatch):

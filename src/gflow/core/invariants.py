@@ -176,10 +176,12 @@ def _check_counts(state: State) -> None:
     assert state.machine.free_memory_mib == state.machine.memory_mib - memory, "host memory is off"
     running = _running(state)
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
-    had = Counter(job.uid for job in running for _ in job.gpu_ids)
-    assert had == {uid: use.gpus for uid, use in state.accounting.fair_share.uses.items() if use.gpus}, (
-        "shares are off"
-    )
+    for resource in ("gpus", "cpus", "memory_mib"):
+        occupied: Counter[int] = Counter()
+        for job in running:
+            occupied[job.uid] += getattr(job.spec.shape, resource)
+        counted = {uid: getattr(use, resource) for uid, use in state.accounting.fair_share.uses.items()}
+        assert +occupied == +Counter(counted), f"shares of {resource} are off"
     away = [state.jobs[key] for key in state.remote.jobs if not state.jobs[key].is_array]
     assert state.accounting.group_running == Counter(job.spec.group for job in running + away), (
         "group counts are off"

@@ -90,12 +90,12 @@ def _refresh_order(state: State, at: Moment) -> None:
 
 
 def _bands(state: State, now: float) -> dict[int, int]:
-    """The bands of users with waiting jobs or running GPUs. No other user has one, as after a restart."""
+    """The bands of users with waiting or running jobs. No other user has one, as after a restart."""
     uses, waiting = state.accounting.fair_share.uses, state.ready.people.keys()
     if len(uses) < 2 and uses.keys() >= waiting:  # one user: nothing to compare
         return {}
     return state.accounting.fair_share.bands(
-        waiting | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), now
+        waiting | {uid for uid, use in uses.items() if use.is_running}, now
     )
 
 
@@ -183,15 +183,16 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array. A job that another target has is withdrawn first."""
-    key, spec, now = job.key, job.spec, at.boot
+    key, now = job.key, at.boot
     if key in state.remote.jobs:
         _charge_reservations(state, job, gpu_ids)
         state.keep_gpus(job, gpu_ids)
         effects += (Save(job), Withdraw(key, job.attempt))
         return
     has_reservation = bool(state.start_reservations.entries) and _charge_reservations(state, job, gpu_ids)
-    batch = state.ready.group_of(job).batch
-    state.accounting.fair_share.run(job.uid, spec.gpus, now)
+    group = state.ready.group_of(job)
+    batch, shape = group.batch, group.shape
+    state.accounting.fair_share.run(job.uid, shape, now)
     if state.eta_calibration.record.open:
         state.eta_calibration.started(key, now)
     if job.progress is not None:

@@ -7,15 +7,16 @@ from collections import Counter
 from gflow.core.model import Job, Spec
 from gflow.core.policy import Policy
 from gflow.core.state.fair_share import FairShare
+from gflow.core.state.machine import Machine
 from gflow.core.state.quotas import QuotaUsage, exceeded, never_fits
 
 
 class Accounting:
     """Quotas and their usage, fair share, and the jobs of each user and each group."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, machine: Machine) -> None:
         self.quota_usage = QuotaUsage(policy.quotas)
-        self.fair_share = FairShare(policy.half_life_s)
+        self.fair_share = FairShare(policy.half_life_s, machine)
         # uid -> number of the user's active jobs; an array counts as one, and so does each running task.
         self.active_jobs: Counter[int] = Counter()
         # Group id -> how many of its jobs run.

@@ -1,8 +1,9 @@
 """Fair share: decayed GPU-seconds per user, and the band that orders users within a priority.
 
-The GPU time that a user has used decays with a half-life (`policy.half_life_s`). Each user with waiting or
-running jobs is compared with the mean of the others, which gives one of four bands: under, about, over, far
-over. Jobs of a lower band start first.
+A user's jobs occupy GPUs, CPU slots and memory. The largest of their shares of the machine counts (dominant
+resource fairness), as so many GPUs. The GPU time that a user has used in this way decays with a half-life
+(`policy.half_life_s`). Each user with waiting or running jobs is compared with the mean of the others, which
+gives one of four bands: under, about, over, far over. Jobs of a lower band start first.
 
 The record is a few numbers. The daemon saves it with every commit after a change, so that a restart continues
 with exactly the same numbers.
@@ -14,6 +15,9 @@ from collections.abc import Iterable
 from math import exp, log
 
 import msgspec
+
+from gflow.core.resources import Shape
+from gflow.core.state.machine import Machine
 
 # The key of the record in the database's meta table.
 FAIR_SHARE = "shares"
@@ -27,13 +31,24 @@ BANDS = 4
 class Use:
     """GPU-seconds that one user has used, decayed to the time `at` (boot clock)."""
 
-    __slots__ = ("at", "gpus", "seconds")
+    __slots__ = ("at", "cpus", "gpus", "memory_mib", "seconds")
 
     def __init__(self, seconds: float, at: float) -> None:
         self.seconds = seconds
         self.at = at
-        # GPUs of the user's running jobs. Not in the record: derived from the running jobs.
-        self.gpus = 0
+        # What the user's running jobs occupy. Not in the record: derived from the running jobs.
+        self.gpus = self.cpus = self.memory_mib = 0
+
+    def add(self, shape: Shape, times: int) -> None:
+        """Count a job of this shape among the running ones (-1: no longer)."""
+        self.gpus += times * shape.gpus
+        self.cpus += times * shape.cpus
+        self.memory_mib += times * shape.memory_mib
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any of the user's running jobs occupies anything."""
+        return bool(self.gpus or self.cpus or self.memory_mib)
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -46,7 +61,8 @@ class Record(msgspec.Struct, omit_defaults=True):
 class FairShare:
     """Decayed GPU-seconds of all users."""
 
-    def __init__(self, half_life_s: float) -> None:
+    def __init__(self, half_life_s: float, machine: Machine) -> None:
+        self._machine = machine
         self.uses: dict[int, Use] = {}
         # Whether anything differs from the latest record.
         self.changed = False
@@ -54,22 +70,19 @@ class FairShare:
 
     # ------------------------------------------------------------ counting
 
-    def run(self, uid: int, gpus: int, now: float) -> None:
-        """The user's jobs use `gpus` more GPUs from now on (fewer, if negative)."""
-        if not gpus:
-            return
+    def run(self, uid: int, shape: Shape, now: float, times: int = 1) -> None:
+        """A job of this shape runs from now on (-1 times: no longer)."""
         self.changed = True
         use = self.uses.get(uid)
         if use is None:
             use = self.uses[uid] = Use(0.0, now)
         use.seconds = self._decay(use, now)
         use.at = now
-        use.gpus += gpus
+        use.add(shape, times)
 
-    def resume(self, uid: int, gpus: int) -> None:
-        """After a restart: the user's jobs have used these GPUs since the record was made."""
-        if gpus:
-            self.uses.setdefault(uid, Use(0.0, 0.0)).gpus += gpus
+    def resume(self, uid: int, shape: Shape) -> None:
+        """After a restart: a job of this shape has run since the record was made."""
+        self.uses.setdefault(uid, Use(0.0, 0.0)).add(shape, 1)
 
     def use(self, uid: int, now: float) -> float:
         """The user's decayed GPU-seconds as of now, including those of running jobs so far."""
@@ -77,24 +90,34 @@ class FairShare:
         return 0.0 if use is None else self._decay(use, now)
 
     def _decay(self, use: Use, now: float) -> float:
-        passed = max(0.0, now - use.at)
+        passed, occupied = max(0.0, now - use.at), self._occupied(use)
         if not self._rate:
-            return use.seconds + use.gpus * passed
+            return use.seconds + occupied * passed
         factor = exp(-self._rate * passed)
-        return use.seconds * factor + use.gpus * (1.0 - factor) / self._rate
+        return use.seconds * factor + occupied * (1.0 - factor) / self._rate
+
+    def _occupied(self, use: Use) -> float:
+        """What the user's running jobs occupy, in GPUs: the largest share of any resource counts."""
+        machine = self._machine
+        gpus = max(1, len(machine.gpus))
+        return max(
+            use.gpus,
+            gpus * use.cpus / max(1, machine.cpus),
+            gpus * use.memory_mib / max(1, machine.memory_mib),
+        )
 
     # ------------------------------------------------------------ bands
 
-    def bands(self, uids: Iterable[int], pool: int, now: float) -> dict[int, int]:
+    def bands(self, uids: Iterable[int], now: float) -> dict[int, int]:
         """The band of each of these users, compared with the others among them.
 
-        An hour of all `pool` GPUs is added on both sides of the ratio, so that small differences do not
+        An hour of all GPUs is added on both sides of the ratio, so that small differences do not
         matter.
         """
         used = {uid: self.use(uid, now) for uid in uids}
         if len(used) < 2:
             return dict.fromkeys(used, ABOUT_BAND)
-        total, others, floor = sum(used.values()), len(used) - 1, HOUR_S * max(1, pool)
+        total, others, floor = sum(used.values()), len(used) - 1, HOUR_S * max(1, len(self._machine.gpus))
         return {uid: _band((own + floor) / ((total - own) / others + floor)) for uid, own in used.items()}
 
     # ------------------------------------------------------------ storing

@@ -50,7 +50,7 @@ class State:
         self.ready = ReadyQueue(self.runtime_estimates, by_length=policy.order == "shortest")
         self.dependencies = Dependencies()
         self.deadlines = Deadlines(self.jobs)
-        self.accounting = Accounting(policy)
+        self.accounting = Accounting(policy, self.machine)
         self.remote = RemoteJobs(self.accounting)
         self.groups = Groups()
         # GPU reservations, which operators make; and start reservations, which the scheduler makes.
@@ -96,7 +96,7 @@ class State:
         self.running.remove(job)
         accounting.regroup(spec.group, None)
         accounting.quota_usage.run(job, -1)
-        accounting.fair_share.run(job.uid, -spec.gpus, now)
+        accounting.fair_share.run(job.uid, spec.shape, now, -1)
 
     def is_claimed(self, job: Job) -> bool:
         """Whether a bulk change of the job, or of the array that it is a task of, is under way."""
@@ -234,7 +234,7 @@ def restore(
         if job.state is RUNNING:
             if not job.is_array:
                 state.book(job)
-                state.accounting.fair_share.resume(job.uid, job.spec.gpus)
+                state.accounting.fair_share.resume(job.uid, job.spec.shape)
             continue
         if job.spec.parents:
             _restore_wait(state, job, outcomes, waits)
