@@ -21,7 +21,6 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Gpu, Moment, Spec
 from gflow.core.policy import Policy
 from gflow.core.scheduling import backfill, scheduler
-from gflow.core.state.runtime_estimates import UNKNOWN_S
 from gflow.core.state.start_reservations import StartReservation
 from gflow.core.state.state import State
 from gflow.testing import spec
@@ -76,8 +75,9 @@ class World:
                 heapq.heappush(self._ends, (self.now + self._length(effect.key), effect.key))
 
     def _length(self, key: JobKey) -> float:
-        asked = self.state.jobs[key].spec
-        return float(self._known.get(asked.name) or asked.time_limit_s or UNKNOWN_S)
+        job = self.state.jobs[key]
+        known = self._known.get(job.spec.name) or job.spec.time_limit_s
+        return float(known or self.state.ready.expected_s(job))
 
     def submit(self, asked: Spec) -> None:
         self.apply(Submit(at=self.at, uid=1001, user="ann", specs=(asked,), outcomes={}))
@@ -98,7 +98,8 @@ class World:
 
     def _some_work(self, number: int, length: int) -> Spec:
         """A job with a limit, of known length, of unknown length (the first), or one of several alike."""
-        name, size = f"work-{number}", self.dice.choice((1, 1, 2, 3, self.size))
+        # Letters: the runs of work whose names differ in numbers are one kind.
+        name, size = f"work-{chr(ord('A') + number)}", self.dice.choice((1, 1, 2, 3, self.size))
         kind = self.dice.choice(("limit", "known", "alike")) if number else "unknown"
         if kind == "alike":
             name, size = "alike", self.size - 1

@@ -2,6 +2,7 @@
 
 import signal
 from contextlib import contextmanager
+from random import Random
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.model import Spec
-from gflow.core.state.runtime_estimates import SPAN_S, RuntimeEstimates
+from gflow.core.state.runtime_estimates import SPAN_S, UNKNOWN_S, RuntimeEstimates
 from gflow.core.sweep_template import fill_spec
 
 from .builders import ended, running
@@ -86,6 +87,46 @@ def test_the_jobs_of_a_named_sweep_are_the_same_work():
     batch = history.batch_of(ended(2, **waiting))
     history.look_at(batch)
     assert (batch.length, batch.is_known) == (5.0, True)
+
+
+def learnt(jobs, *, gpus=1, **waiting):
+    """What is expected of a job after these have ended: (name, GPUs, submitted, run time) of each."""
+    history = RuntimeEstimates()
+    for number, (name, width, begin, length) in enumerate(jobs, 1):
+        times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
+        history.learn(ended(number, gpus=width, command=(), name=name, **times))
+    batch = history.batch_of(running(99, *range(gpus), command=(), **waiting))
+    history.look_at(batch)
+    return batch.length
+
+
+def test_runs_of_a_sweep_predict_each_other_whatever_their_names():
+    """Twenty of 200 runs have ended, each with a name of its own: at least four in five of the others take
+    between half of what is expected and twice as much (the estimate is an upper quartile)."""
+    random = Random(1)
+    lengths = [3600.0 * random.lognormvariate(0.0, 0.3) for _ in range(200)]
+    for template in ("run-{}", "seed{}_lr0.1", "lr{}e-4"):
+        jobs = [(template.format(n), 1, 10.0, length) for n, length in enumerate(lengths)]
+        found = [
+            learnt(jobs[:20], name=name, submitted_at=begin) / length for name, _, begin, length in jobs[20:]
+        ]
+        assert sum(0.5 <= ratio <= 2.0 for ratio in found) >= 0.8 * len(found)
+
+
+def test_a_name_that_is_known_counts_more_than_names_that_are_alike():
+    jobs = [("resnet50", 1, 0.0, 60.0), ("resnet101", 1, 0.0, 600.0)]
+    assert learnt(jobs, name="resnet50", submitted_at=1000.0) == 60.0
+    assert learnt(jobs, name="resnet18", submitted_at=1000.0) == 600.0
+    assert learnt(jobs, name="resnet50", submitted_at=30.0) == 600.0, "it was not known yet"
+
+
+def test_unknown_work_is_expected_to_take_as_long_as_the_users_other_jobs():
+    """Those of earlier half days: the estimate does not change with each end."""
+    jobs = [("train", 1, 0.0, 60.0), ("train", 2, 0.0, 600.0)]
+    assert learnt(jobs, name="new", submitted_at=SPAN_S) == 60.0
+    assert learnt(jobs, name="new", submitted_at=100 * SPAN_S, gpus=2) == 600.0
+    assert learnt(jobs, name="new", submitted_at=SPAN_S, gpus=4) == UNKNOWN_S
+    assert learnt(jobs, name="new", submitted_at=100.0) == UNKNOWN_S
 
 
 def test_the_order_in_which_ends_come_makes_no_difference():

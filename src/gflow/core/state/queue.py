@@ -31,7 +31,7 @@ from gflow.core.state.queue_index import (
     Room,
     place_of,
 )
-from gflow.core.state.runtime_estimates import SPAN_S, Batch, RuntimeEstimates, what_of
+from gflow.core.state.runtime_estimates import SPAN_S, Batch, Kind, RuntimeEstimates
 
 if TYPE_CHECKING:
     from gflow.core.state.start_reservations import StartReservation
@@ -78,7 +78,7 @@ class ReadyQueue:
     # ------------------------------------------------------------ in and out
 
     def add(self, job: Job) -> Group:
-        key = group_key(job)
+        key = group_key(job, self._estimates.kind_of(job))
         group = self.groups.get(key)
         if group is None:
             group = self._new_group(key)
@@ -306,7 +306,7 @@ def age_kind_of(group: Group) -> AgeKind:
     return group.bucket.place, group.gpus > 0, group.shape.gpu_type
 
 
-def group_key(job: Job) -> GroupKey:
+def group_key(job: Job, kind: Kind) -> GroupKey:
     spec = job.spec
     span = int(job.submitted_at // SPAN_S)
     key: GroupKey = make_tuple(
@@ -319,7 +319,7 @@ def group_key(job: Job) -> GroupKey:
             spec.group,
             spec.max_concurrent,
             spec.project,
-            what_of(spec),
+            kind[1],
             span,
             spec.time_limit_s,
             spec.grace_s if spec.time_limit_s else 0,

@@ -4,7 +4,8 @@ A kind is one user, one name (of a sweep: its template; without a name: the same
 and one number of GPUs. Jobs of a kind that were submitted within the same half day are a batch. The 75th
 percentile of a batch is the estimate for the rest of it: users work on one experiment at a time, so that a
 batch predicts itself better than last month's jobs do. A batch without a finished job uses the estimate of
-the nearest batches.
+the nearest batches. Of a name that is new, all names count that differ from it in numbers only (`run-17`,
+`run-18`); of work that is new, the user's other jobs on as many GPUs.
 
 Estimates depend only on the finished jobs and the clock, not on the order of ends: a restart computes the
 same ones.
@@ -13,6 +14,7 @@ same ones.
 from __future__ import annotations
 
 import heapq
+import re
 from bisect import insort
 from collections.abc import Iterable
 
@@ -31,6 +33,8 @@ OUTLASTS = 4
 # The estimate where nothing is known.
 UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
+# The parts of a name in which the runs of a sweep differ.
+NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 # Batches that are kept of each kind.
 KEPT_SPANS = 120
 # Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
@@ -56,9 +60,19 @@ def what_of(spec: Spec) -> str:
     return words[0]
 
 
+def siblings_of(what: str) -> str:
+    """What the names of runs have in common that differ in numbers, as in `run-17`."""
+    return NUMBERS.sub("#", what)
+
+
 def length_of(job: Job) -> float:
     """How long a finished job ran, in seconds."""
     return 0.0 if job.ran_s is None else max(SHORTEST_S, job.ran_s)
+
+
+def upper_quartile(lengths: list[float]) -> float:
+    """The 75th percentile of sorted run times."""
+    return lengths[(3 * len(lengths) + 3) // 4 - 1]
 
 
 class Batch:
@@ -97,7 +111,7 @@ class Batch:
         """Add the run time of a finished job; whether the percentile changed."""
         ended, before = self.ended, self.most
         insort(ended, length)
-        self.most = ended[(3 * len(ended) + 3) // 4 - 1]
+        self.most = upper_quartile(ended)
         return self.most != before
 
     def oldest(self) -> float:
@@ -115,6 +129,10 @@ class RuntimeEstimates:
         # Whether finished jobs count, or time limits only.
         self._use_history = use_history
         self.kinds: dict[Kind, dict[int, Batch]] = {}
+        # When the first job of each kind that has finished ended (wall clock).
+        self._known_since: dict[Kind, float] = {}
+        # By user and number of GPUs: run times of finished jobs, by the span in which they ended.
+        self._of_width: dict[tuple[int, int], dict[int, list[float]]] = {}
         # Batches of each kind without a finished job: they use the estimates of others.
         self._endless: dict[Kind, dict[int, Batch]] = {}
         # A heap of (time at which the estimate is exceeded, kind, span); stale unless equal to `Batch.due`.
@@ -139,8 +157,17 @@ class RuntimeEstimates:
         return batch
 
     def batch_of(self, job: Job) -> Batch:
+        return self.batch(self.kind_of(job), int(job.submitted_at // SPAN_S))
+
+    def kind_of(self, job: Job) -> Kind:
+        """The kind of a job: that of its name, if such a job had finished when it was submitted, else that of
+        all names that differ from it in numbers only."""
         spec = job.spec
-        return self.batch((job.uid, what_of(spec), spec.gpus), int(job.submitted_at // SPAN_S))
+        what = what_of(spec)
+        own: Kind = (job.uid, what, spec.gpus)
+        if not spec.name or self._known_since.get(own, INFINITE) < job.submitted_at:
+            return own
+        return job.uid, siblings_of(what), spec.gpus
 
     # ------------------------------------------------------------ events
 
@@ -162,11 +189,25 @@ class RuntimeEstimates:
         """Learn from a final job. Only successful jobs of this machine count."""
         if job.state is not FINISHED or job.progress is not None or job.target != LOCAL:
             return
-        length = length_of(job)
-        batch = self.batch_of(job)
-        if not batch.learn(length):
+        uid, what, gpus = job.uid, what_of(job.spec), job.spec.gpus
+        if job.finished_at is not None:
+            ended = self._of_width.setdefault((uid, gpus), {})
+            span = int(job.finished_at // SPAN_S)
+            if span not in ended and len(ended) >= KEPT_SPANS:
+                del ended[min(ended)]
+            insort(ended.setdefault(span, []), length_of(job))
+        self._learn(job, (uid, what, gpus))
+        if job.spec.name and (siblings := siblings_of(what)) != what:
+            self._learn(job, (uid, siblings, gpus))
+
+    def _learn(self, job: Job, kind: Kind) -> None:
+        ended_at = job.finished_at
+        if ended_at is not None and ended_at < self._known_since.get(kind, INFINITE):
+            self._known_since[kind] = ended_at
+        span = int(job.submitted_at // SPAN_S)
+        batch = self.batch(kind, span)
+        if not batch.learn(length_of(job)):
             return
-        kind, span = batch.kind, batch.span
         spans, endless = self.kinds[kind], self._endless[kind]
         endless.pop(span, None)
         if batch.waiting or batch.starts:
@@ -226,6 +267,8 @@ class RuntimeEstimates:
         length, batch.is_known = batch.most, True
         if not length:
             length, batch.is_known, batch.near = _estimate_from_neighbours(spans, batch)
+        if not length:
+            length = self._estimate_by_width(batch)
         if batch.starts:
             oldest = batch.oldest()
             # The same sum as in `due`: a difference may round differently, and then the entry stays due.
@@ -235,6 +278,17 @@ class RuntimeEstimates:
                 batch.due = oldest + length
                 heapq.heappush(self._due, (batch.due, batch.kind, batch.span))
         return length
+
+    def _estimate_by_width(self, batch: Batch) -> float:
+        """The estimate of unknown work: other jobs of this user on as many GPUs.
+
+        Those count that ended in the latest half day before that of the batch, so that the estimate of a
+        batch does not change with each end.
+        """
+        uid, what, gpus = batch.kind
+        ended = self._of_width.get((uid, gpus), {}) if what else {}
+        span = max((span for span in ended if span < batch.span), default=None)
+        return UNKNOWN_S if span is None else upper_quartile(ended[span])
 
     def _forget(self, spans: dict[int, Batch]) -> None:
         """Drop the oldest batches, to make room for one. Batches with waiting or running jobs stay."""
@@ -246,8 +300,8 @@ class RuntimeEstimates:
 
 
 def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
-    """The estimate of the nearest batches, or for named work of its latest; whether it is reliable, and how
-    many spans away these are."""
+    """The estimate of the nearest batches, or for named work of its latest (0: there is none); whether it is
+    reliable, and how many spans away these are."""
     is_named = bool(batch.kind[1])
     if len(spans) > 1:
         for distance in range(1, NEAR + 1):
@@ -260,4 +314,4 @@ def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[fl
         known = [span for span, other in spans.items() if other.most] if is_named else []
         if known:
             return spans[max(known)].most, True, FAR
-    return UNKNOWN_S, False, FAR
+    return 0.0, False, FAR
