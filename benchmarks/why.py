@@ -4,6 +4,7 @@
     python -m benchmarks.why philly.csv 103959 2869ce --limits
     python -m benchmarks.why philly.csv 0e4a51 --gpus 8
     python -m benchmarks.why philly.csv --limits --seed 3 --load 0.8
+    python -m benchmarks.why hpc2n.swf                         one pool, with the limits that its users gave
 
 For each pool, and for all together: which part of the jobs started within the interval (the target is eight in ten), and
 how wide it was in the middle. An interval is made of what was known when the job was submitted, as in the daemon: earlier
@@ -25,10 +26,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from gflow.core.forecast.start_time import Start, question_of
+from gflow.core.forecast.start_time import Start, eta_query_of
 from gflow.core.forecast.queue_snapshot import QueueSnapshot, ahead_of
 from gflow.core.state.eta_calibration import EtaSample
-from gflow.core.ids import job_key
+from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Job
 from gflow.core.state.state import State
 from gflow.simulate import trace_transform
@@ -51,36 +52,36 @@ class Told(NamedTuple):
     plain: float
 
 
-class Asking(Replay):
-    """A replay in which some of the jobs ask when they will start."""
+class Survey:
+    """ETAs of some of the jobs of a replay, asked for when each is submitted."""
 
     def __init__(self, entries: list[Entry], pool: int, every: int) -> None:
-        super().__init__(entries, pool, POLICIES["ours"][1])
-        self.told: dict[int, Told | None] = {}
+        self._replay = Replay(entries, pool, POLICIES["ours"][1])
         self._every = every
-        self._count = 0
+        # Index of an entry -> what its job was told; only of jobs that did not start at once.
+        self.told: dict[int, Told | None] = {}
 
-    def _take(self, effects, now):  # type: ignore[no-untyped-def]
-        super()._take(effects, now)
-        latest = self.state.jobs.next_number - 1
-        if latest <= self._count:
-            return
-        self._count = latest
-        job = self.state.jobs.get(job_key(latest))
-        if latest % self._every == 0 and job is not None and job in self.state.ready:
-            self.told[latest - 1] = self._asked(job, now)
+    def run(self) -> list[float]:
+        """Replay the trace; the start of each job."""
+        return [one.start for one in self._replay.run(on_submit=self._ask)]
+
+    def _ask(self, key: JobKey, now: float) -> None:
+        job = self._replay.state.jobs.get(key)
+        if number_of(key) % self._every == 0 and job is not None and job in self._replay.state.ready:
+            self.told[number_of(key) - 1] = self._asked(job, now)
 
     def _asked(self, job: Job, now: float) -> Told | None:
-        question = question_of(self.state, job, now)
-        start, case = question.start(), question.case()
-        if start is None or case is None:
+        state = self._replay.state
+        query = eta_query_of(state, job, now)
+        start, sample = query.start(), query.case()
+        if start is None or sample is None:
             return None
-        self.state.eta_calibration.add_sample(job.key, case)
-        return Told(start, _limits_alone(case), plain(self.state, job, now) if case.is_bounded else inf)
+        state.eta_calibration.add_sample(job.key, sample)
+        return Told(start, _limits_alone(sample), plain(state, job, now) if sample.is_bounded else inf)
 
 
-def _limits_alone(case: EtaSample) -> float:
-    return case.worst_s if case.is_bounded else inf
+def _limits_alone(sample: EtaSample) -> float:
+    return sample.worst_s if sample.is_bounded else inf
 
 
 def plain(state: State, job: Job, wall: float) -> float:
@@ -159,12 +160,12 @@ class Scores:
 
 
 def score(name: str, entries: list[Entry], pool: int) -> Scores:
-    replay = Asking(entries, pool, max(1, len(entries) // ASKING))
-    replay.run()
+    survey = Survey(entries, pool, max(1, len(entries) // ASKING))
+    starts = survey.run()
     scores = Scores()
-    for place, told in replay.told.items():
+    for place, told in survey.told.items():
         submit = entries[place].submit
-        scores.add(told, replay.starts[place] - submit, submit)
+        scores.add(told, starts[place] - submit, submit)
     scores.show(f"{name}, {pool} GPUs")
     return scores
 
@@ -172,7 +173,7 @@ def score(name: str, entries: list[Entry], pool: int) -> Scores:
 def workload(
     trace: Path, pool: str, gpus: int, limits: bool, seed: int, load: float
 ) -> tuple[list[Entry], int]:
-    entries = read_trace(trace, {}, {"cluster": pool})
+    entries = read_trace(trace, {}, {"cluster": pool} if pool else {})
     count = gpus or trace_transform.pool_for(entries, load)
     entries = sorted(trace_transform.fit_to_pool(entries, count, load if gpus else 0.0, Random(seed)))
     if seed:
@@ -194,11 +195,14 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.9)
     asked = parser.parse_args()
     boxes = [(pool, asked.gpus) for pool in asked.pools] or [*((pool, 0) for pool in POOLS), ("0e4a51", 8)]
-    for limits in (True,) if asked.limits else (False,) if asked.pools else (True, False):
+    modes = (True,) if asked.limits else (False,) if asked.pools else (True, False)
+    if asked.trace.suffix == ".swf":
+        boxes, modes = [("", asked.gpus)], (False,)
+    for limits in modes:
         added = " with limits" if limits else ""
         total = Scores()
         for pool, gpus in boxes:
-            name = pool + (f" on {gpus}" if gpus else "") + added
+            name = (pool or asked.trace.stem) + (f" on {gpus}" if gpus else "") + added
             total += score(name, *workload(asked.trace, pool, gpus, limits, asked.seed, asked.load))
         if len(boxes) > 1:
             total.show("all together" + added)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gflow.core.effects import Effect, Start
 from gflow.core.engine import step
 from gflow.core.events import Exited, GpusSeen, Submit, Tick
-from gflow.core.ids import JobKey, number_of
+from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.model import Gpu, Moment, Spec
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.state import State
@@ -53,18 +53,28 @@ class Replay:
         first = entries[0].submit if entries else 0.0
         step(self.state, GpusSeen(at=Moment(first, first), gpus=gpus))
 
-    def run(self, on_progress: Callable[[int], None] | None = None) -> list[ReplayedJob]:
-        """Run to the end of the last job. `on_progress` is called with the number of submissions so far."""
+    def run(
+        self,
+        on_progress: Callable[[int], None] | None = None,
+        on_submit: Callable[[JobKey, float], None] | None = None,
+    ) -> list[ReplayedJob]:
+        """Run to the end of the last job. `on_progress` is called with the number of submissions so far,
+        `on_submit` with the key of each job after the step that accepts it, and the time.
+        """
         collects = gc.isenabled()
         gc.disable()  # there are no reference cycles, and the collector takes a fifth of the time
         try:
-            self._simulate(on_progress)
+            self._simulate(on_progress, on_submit)
         finally:
             if collects:
                 gc.enable()
         return [ReplayedJob(entry, start) for entry, start in zip(self._entries, self.starts, strict=True)]
 
-    def _simulate(self, on_progress: Callable[[int], None] | None) -> None:
+    def _simulate(
+        self,
+        on_progress: Callable[[int], None] | None,
+        on_submit: Callable[[JobKey, float], None] | None,
+    ) -> None:
         entries, ends, state = self._entries, self._ends, self.state
         count, index, now = len(entries), 0, 0.0
         never = float("inf")
@@ -84,6 +94,8 @@ class Replay:
                 now = submit
                 self._apply(step(state, self._submission(entries[index], now)), now)
                 index += 1
+                if on_submit is not None:
+                    on_submit(job_key(index), now)
                 if on_progress is not None and not index % PROGRESS_EVERY:
                     on_progress(index)
 
