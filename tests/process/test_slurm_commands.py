@@ -136,4 +136,7 @@ def test_when_a_job_would_start(daemon: Box) -> None:
     assert "after its dependencies" in daemon.ok("gbatch", "--test-only", "--depends-on", "@", "true")
     assert "when it is released" in daemon.ok("gbatch", "--test-only", "--hold", "true")
     assert daemon.run("gbatch", "--test-only", "--gpus", "99", "true").returncode == 1
+    daemon.ok("gctl", "drain")
+    text = daemon.ok("gbatch", "--test-only", "true")
+    assert text == "Job would never start while the machine is drained.\n"
     assert len(daemon.jobs()) == 2, "nothing was submitted"

@@ -39,9 +39,16 @@ def sweep_line(first: str, last: str, count: int, group: int) -> str:
     )
 
 
-def would_start_line(spec: Spec, total: int, start: float | None, now: float, why: str) -> str:
-    """When the first job of a submission would start. `why`: the reason why that is unknown."""
+def would_start_line(
+    spec: Spec, total: int, start: float | None, now: float, why: str, never: str = ""
+) -> str:
+    """When the first job of a submission would start. `why`: the reason why that is unknown.
+
+    `never`: under which circumstances it cannot (`WaitReport.never`).
+    """
     which = "Job" if total == 1 else f"The first of {total} jobs"
+    if never:
+        return f"{which} would never start {never}.\n"
     if start is None:
         return f"{which} would start {why or 'at a time that cannot be estimated'}.\n"
     gpus = f" on {spec.gpus} GPU{'s' if spec.gpus > 1 else ''}" if spec.gpus else ""

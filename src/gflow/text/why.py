@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from math import ceil
 
 import msgspec
 
 from gflow.core.forecast.explain import Blocker
-from gflow.core.forecast.wait_report import WITH_DEPENDENCY, WaitReport
+from gflow.core.forecast.wait_report import WITH_DEPENDENCY, Ahead, WaitReport
 from gflow.core.model import Job, JobState
 from gflow.text.table import clock, near_moment
 from gflow.wire.shell_words import spell_change
@@ -39,14 +40,8 @@ def why_page(job: Job, found: WaitReport | None, now: float, *, in_array: bool =
         lines.append(f"It never starts {found.never}.")
         if found.never == WITH_DEPENDENCY:
             lines.append(f"It starts without its dependencies after: gjob update {job.label} --clear-deps")
-    elif found.start is None:
-        lines.append("Its start time cannot be estimated.")
     else:
-        start = found.start
-        it = "The next task of its array" if in_array else "It"
-        about = f"{it} starts at about {near_moment(start.expected, now)} (in {clock(start.expected - now)})"
-        probably = f"; probably by {near_moment(start.latest, now)}."
-        lines.append(about + (probably if start.earliest < start.latest else "."))
+        lines += _spell_start(found, now, in_array)
     if (reserved_at := found.promised_at) is not None:
         lines += _reservation_notes(reserved_at, now)
     if (until := found.overflows_at) is not None:
@@ -60,6 +55,30 @@ def why_page(job: Job, found: WaitReport | None, now: float, *, in_array: bool =
     elif instead:
         lines.append(f"It would start now with {instead}: gjob update {job.label} …")
     return "".join(map(_wrap, lines))
+
+
+def _spell_start(found: WaitReport, now: float, in_array: bool) -> list[str]:
+    """When the job starts; if that is not known, what comes before it."""
+    it, start = "The next task of its array" if in_array else "It", found.start
+    if start is None and found.interval_s is None:
+        return ["Its start time cannot be estimated.", *_spell_place(found.ahead)]
+    if start is None:
+        days = ceil((found.interval_s or 0.0) / 86400)
+        return [f"When it starts is not known: probably within {days} days.", *_spell_place(found.ahead)]
+    about = f"{it} starts at about {near_moment(start.expected, now)} (in {clock(start.expected - now)})"
+    probably = f"; probably by {near_moment(start.latest, now)}."
+    return [about + (probably if start.earliest < start.latest else ".")]
+
+
+def _spell_place(ahead: Ahead | None) -> list[str]:
+    """The place of the job in the queue, and how much work comes before it."""
+    if ahead is None:
+        return []
+    if not ahead.jobs:
+        return ["It is first in the queue."]
+    jobs = f"{ahead.jobs} jobs" if ahead.jobs > 1 else "job"
+    work = f"the {jobs} before it would use all of the machine for {clock(ahead.work_s)}"
+    return [f"It is number {ahead.jobs + 1} in the queue; {work}."]
 
 
 def _wrap(line: str) -> str:

@@ -83,7 +83,7 @@ class QueueSimulation:
         self.starts: dict[JobKey, float] = {}
         self.lengths = lengths
         self._ends = [
-            (_end(job, now, lengths), job.gpus if with_gpus else job.cpus) for job in snapshot.running
+            (end_of(job, now, lengths), job.gpus if with_gpus else job.cpus) for job in snapshot.running
         ]
         self._waiting = waiting
         # Whether the simulation ended early, at MAX_EXAMINED.
@@ -240,7 +240,7 @@ def _next_place(jobs: list[Waiting]) -> tuple[int, float, JobKey]:
     return jobs[-1].place
 
 
-def _end(job: Running, now: float, lengths: Lengths) -> float:
+def end_of(job: Running, now: float, lengths: Lengths) -> float:
     """When a running job ends in this scenario."""
     if job.is_stopping:
         return now

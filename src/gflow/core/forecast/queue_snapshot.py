@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import JobKey
+from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
 from gflow.core.state.queue_index import Group
@@ -89,6 +90,17 @@ class Running(NamedTuple):
     gpus: int
     cpus: int
 
+    @classmethod
+    def of(cls, state: State, job: Job, now: float) -> Running:
+        return cls(
+            job.started_boot or 0.0,
+            state.running.expected_end(job, now),
+            job.spec.time_limit_s,
+            job.stopping is not None,
+            job.spec.shape.gpus,
+            job.spec.shape.cpus,
+        )
+
 
 class QueueSnapshot:
     """A copy of the queue for forecasts: any thread may read it while the queue changes.
@@ -104,17 +116,7 @@ class QueueSnapshot:
             True: Pool(len(machine.gpus), len(machine.usable), len(machine.idle)),
             False: Pool(machine.cpus, machine.cpus, machine.free_cpus),
         }
-        self.running = [
-            Running(
-                job.started_boot or 0.0,
-                state.running.expected_end(job, now),
-                job.spec.time_limit_s,
-                job.stopping is not None,
-                job.spec.shape.gpus,
-                job.spec.shape.cpus,
-            )
-            for job in state.running.values()
-        ]
+        self.running = [Running.of(state, job, now) for job in state.running.values()]
         # By whether all jobs have time limits: whether there are enough ETA samples, and their percentiles
         # (`core.state.eta_calibration`).
         self.is_learnt = {is_bounded: calibration.is_learnt(is_bounded) for is_bounded in (False, True)}

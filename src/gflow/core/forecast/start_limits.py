@@ -1,7 +1,8 @@
-"""Lower bounds of expected starts: caps of groups, quotas, and GPU reservations of other users.
+"""Lower bounds of starts: caps of groups, quotas, GPU reservations of other users, and scarce resources.
 
-The queue simulation counts GPUs alone. A job at such a limit starts when a running job that counts against
-the same limit ends. Cost: O(running jobs), and O(log running jobs) for each waiting job at a limit.
+The queue simulation counts GPUs alone (of a job without GPUs, CPU slots), of all kinds together. A job at
+such a limit starts when a running job that counts against the same limit ends. Cost: O(running jobs), and
+O(log running jobs) for each waiting job at a limit.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
+from gflow.core.forecast.queue_simulation import AT_WORST, EXPECTED, Lengths, end_of
+from gflow.core.forecast.queue_snapshot import Running
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Moment
+from gflow.core.resources import Shape, slots_of
 from gflow.core.state.queue_index import Group
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.reservations import hard_s
@@ -47,23 +52,36 @@ class _Limit:
         heapq.heappush(self._ends, (until, units))
 
 
+class Floors(NamedTuple):
+    """The first times at which its limits let a job start (boot clock); infinite: it is unknown."""
+
+    expected: float
+    # If all jobs take as long as they may.
+    at_worst: float
+
+
 class StartLimits:
     """The limits of all waiting jobs at one time. Jobs are placed in the order of their starts."""
 
-    def __init__(self, state: State, now: float) -> None:
-        self._state, self._now = state, now
+    def __init__(self, state: State, now: float, lengths: Lengths = EXPECTED) -> None:
+        self._state, self._now, self._lengths = state, now, lengths
         last = state.start_reservations.at
         self._at = Moment(last.to_wall(now), now)
         self._limits: dict[tuple[str, object], _Limit] = {}
         self._ends: dict[tuple[str, object], list[tuple[float, Job]]] | None = None
 
-    def place(self, job: Job, start: float, length_s: float) -> float:
-        """When this job starts, not before `start`; infinite: it is unknown. It then counts itself."""
-        limits = list(self._limits_of(job))
+    def place(self, job: Job, start: float, group: Group) -> float:
+        """When this job of a group starts, not before `start`; infinite: it is unknown.
+
+        From then on it counts against the limits of others.
+        """
+        limits = [*self._limits_of(job), *self._scarce_resources(job)]
         begin = max([start, *(limit.first(units) for limit, units in limits)])
         if begin < inf and self._state.reserved.live and job.spec.shape.gpus:
             begin = self._after_reservations(job, begin)
         if begin < inf:
+            limit_s = group.key.limit_s if self._lengths.by_limits else 0
+            length_s = limit_s or group.length * self._lengths.waiting
             for limit, units in limits:
                 limit.take(units, begin + length_s)
         return begin
@@ -85,6 +103,34 @@ class StartLimits:
                 yield self._limit(scope, name, most, usage.jobs), 1
             if limits.max_running_gpus is not None and spec.gpus:
                 yield self._limit(scope, name, limits.max_running_gpus, usage.gpus, "gpus"), spec.gpus
+
+    def _scarce_resources(self, job: Job) -> Iterator[tuple[_Limit, int]]:
+        """Resources of the job that the queue simulation does not count, and how much of each it needs."""
+        machine, shape = self._state.machine, job.spec.shape
+        if not is_scarce(self._state, shape):
+            return
+        if _is_of_rare_kind(self._state, shape):
+            kind = "kind", (shape.gpu_type, shape.gpu_memory_mib)
+            if kind not in self._limits:
+                free_at = self._free_at(job)
+                ends = [(end, 1) for end in free_at.values() if end > 0]
+                self._limits[kind] = _Limit(len(free_at), len(ends), ends)
+            yield self._limits[kind], shape.gpus
+        if shape.gpus and shape.cpus > machine.free_cpus:
+            yield self._resource("cpus", machine.cpus, machine.free_cpus), shape.cpus
+        if shape.memory_mib > machine.free_memory_mib:
+            yield self._resource("memory", machine.memory_mib, machine.free_memory_mib), shape.memory_mib
+
+    def _resource(self, name: str, most: int, free: int) -> _Limit:
+        """CPU slots or memory of the machine as a limit."""
+        found = self._limits.get((name, ""))
+        if found is None:
+            ends = [
+                (self._end(job.key), slots_of(job.spec) if name == "cpus" else job.spec.memory_mib)
+                for job in self._state.running.values()
+            ]
+            found = self._limits[name, ""] = _Limit(most, most - free, ends)
+        return found
 
     def _limit(self, scope: str, name: object, most: int, used: int, unit: str = "jobs") -> _Limit:
         key = f"{scope} {unit}", name
@@ -109,7 +155,9 @@ class StartLimits:
 
     def _end(self, key: JobKey) -> float:
         job = self._state.running[key]
-        return self._now if job.stopping else self._state.running.expected_end(job, self._now)
+        if self._lengths is EXPECTED:
+            return self._now if job.stopping else self._state.running.expected_end(job, self._now)
+        return end_of(Running.of(self._state, job, self._now), self._now, self._lengths)
 
     def _after_reservations(self, job: Job, begin: float) -> float:
         """When enough GPUs are free that are not reserved for other users, not before `begin`."""
@@ -139,23 +187,43 @@ class StartLimits:
         }
 
 
+def is_scarce(state: State, shape: Shape) -> bool:
+    """Whether the job needs resources that the queue simulation does not count: CPU slots and memory that are
+    not free, or GPUs of a kind that not all are of.
+    """
+    machine = state.machine
+    if shape.memory_mib > machine.free_memory_mib or (shape.gpus and shape.cpus > machine.free_cpus):
+        return True
+    return _is_of_rare_kind(state, shape)
+
+
+def _is_of_rare_kind(state: State, shape: Shape) -> bool:
+    """Whether some of the GPUs that jobs may get do not suit this one."""
+    machine = state.machine
+    return bool(shape.gpus) and not shape.shared and len(machine.fitting(shape)) < len(machine.usable)
+
+
 def is_limited(state: State, job: Job) -> bool:
     """Whether a limit of this module may delay the job."""
-    return bool(job.spec.max_concurrent) or state.has_quotas_or_reservations
+    return (
+        bool(job.spec.max_concurrent) or state.has_quotas_or_reservations or is_scarce(state, job.spec.shape)
+    )
 
 
-def earliest_start(state: State, job: Job, group: Group, now: float) -> float:
-    """The first time at which its limits let this job start, after earlier jobs of its class (boot clock).
-
-    Infinite: it is unknown. `group`: its equivalence class in the queue.
-    """
+def earliest_start(state: State, job: Job, group: Group, now: float) -> Floors:
+    """When its limits let this job start, after earlier jobs of its class in the queue (`group`)."""
     if not is_limited(state, job):
-        return now
-    limits = StartLimits(state, now)
+        return Floors(now, now)
+    return Floors(*(_earliest_in(lengths, state, job, group, now) for lengths in (EXPECTED, AT_WORST)))
+
+
+def _earliest_in(lengths: Lengths, state: State, job: Job, group: Group, now: float) -> float:
+    """The same in one scenario."""
+    limits = StartLimits(state, now, lengths)
     for key in islice(group.members, MOST_BEFORE):
         if key < job.key:
-            limits.place(state.jobs[key], now, group.length)
-    return limits.place(job, now, group.length)
+            limits.place(state.jobs[key], now, group)
+    return limits.place(job, now, group)
 
 
 def limit_starts(state: State, starts: dict[JobKey, float], now: float) -> dict[JobKey, float]:
@@ -164,7 +232,7 @@ def limit_starts(state: State, starts: dict[JobKey, float], now: float) -> dict[
     for key, start in sorted(starts.items(), key=lambda one: (one[1], one[0])):
         job, group = state.jobs.get(key), state.ready.where.get(key)
         if job is not None and group is not None and is_limited(state, job):
-            start = limits.place(job, start, group.length)
+            start = limits.place(job, start, group)
         if start < inf:
             found[key] = start
     return found

@@ -26,7 +26,7 @@ from gflow.core.forecast.queue_snapshot import (
     size_of,
     waiting_jobs,
 )
-from gflow.core.forecast.start_limits import earliest_start
+from gflow.core.forecast.start_limits import Floors, earliest_start
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.state.eta_calibration import EtaSample, wait_of
@@ -40,7 +40,7 @@ SLACK_S = 600.0
 class Start(msgspec.Struct, frozen=True):
     """The ETA of a job: it starts between `earliest` and `latest` with a probability of 0.8.
 
-    The earliest start of a job that waits here is now. Times are on the boot clock here;
+    The earliest start of a job that waits for resources is now. Times are on the boot clock here;
     `wait_report.wait_report` converts them to the wall clock.
     """
 
@@ -52,10 +52,10 @@ class Start(msgspec.Struct, frozen=True):
 class EtaQuery:
     """A query for the ETA of one waiting job, against a snapshot."""
 
-    def __init__(self, snapshot: QueueSnapshot, job: Member, floor: float = 0.0) -> None:
+    def __init__(self, snapshot: QueueSnapshot, job: Member, floors: Floors) -> None:
         self._snapshot, self._job = snapshot, job
-        # The job does not start before this (`core.forecast.start_limits`); infinite: it is unknown.
-        self._floor = floor
+        # The job is not expected to start before these (`core.forecast.start_limits`).
+        self._floors = floors
         self._with_gpus = job[1].shape.gpus > 0
         self._at_worst: QueueSimulation | None = None
         # Only until there are enough outcomes.
@@ -92,6 +92,12 @@ class EtaQuery:
         self.compute()
         return self._ahead
 
+    @property
+    def work_ahead_s(self) -> float:
+        """How long the jobs before it take, if they use all of the machine."""
+        self.compute()
+        return self._work
+
     def keys_ahead(self) -> list[JobKey]:
         """The jobs that come before it, in order of id."""
         groups = ahead_of(self._snapshot, self._job)
@@ -99,8 +105,8 @@ class EtaQuery:
 
     def start(self) -> Start | None:
         """The ETA; None: it is unknown, or the simulation does not start the job."""
-        case, now, floor = self.case(), self._snapshot.now, self._floor
-        if case is None or floor == inf:
+        case, now = self.case(), self._snapshot.now
+        if case is None:
             return None
         middle, late = (
             now + wait_of(part, case.worst_s, case.is_bounded)
@@ -109,15 +115,17 @@ class EtaQuery:
         found = middle if self._expected is None else self._start_in(self._expected)
         if found is None:
             return None
-        found = max(found, floor)
-        return Start(found, max(now, floor), max(found, late) + SLACK_S)
+        found = max(found, self._floors.expected)
+        return Start(found, now, max(found, late) + SLACK_S)
 
     def case(self) -> EtaSample | None:
-        """A sample for the calibration: the worst-case wait as of now."""
+        """A sample for the calibration: the worst-case wait as of now; None: it is unknown."""
         self.compute()
         assert self._at_worst is not None
         worst, now = self._start_in(self._at_worst), self._snapshot.now
-        return None if worst is None else EtaSample(now, worst - now, self._at_worst.is_bounded)
+        if worst is None or self._floors.at_worst == inf:
+            return None
+        return EtaSample(now, max(worst, self._floors.at_worst) - now, self._at_worst.is_bounded)
 
     def _start_in(self, simulation: QueueSimulation) -> float | None:
         """The start in this scenario. If truncated: when the work before it could be done."""
@@ -141,9 +149,9 @@ def eta_query_for_new(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQue
     queue = ReadyQueue(state.runtime_estimates, by_length=state.policy.order == "shortest")
     queue.bands = state.ready.bands
     group = queue.add(job)
-    copy, floor = GroupCopy.of(group, job.key), earliest_start(state, job, group, snapshot.now)
+    copy, floors = GroupCopy.of(group, job.key), earliest_start(state, job, group, snapshot.now)
     queue.remove(job)
-    return EtaQuery(snapshot, (job.key, copy), floor)
+    return EtaQuery(snapshot, (job.key, copy), floors)
 
 
 def eta_query_of(state: State, job: Job, now: float) -> EtaQuery:

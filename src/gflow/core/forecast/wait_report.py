@@ -18,9 +18,9 @@ from gflow.core.forecast.start_time import EtaQuery, Start, eta_query_of
 from gflow.core.ids import JobKey, label
 from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.reasons import HELD
-from gflow.core.resources import Shape
+from gflow.core.resources import Shape, slots_of
 from gflow.core.scheduling.backfill import may_backfill, reservation_due_at
-from gflow.core.scheduling.placement import available, choose, why_impossible
+from gflow.core.scheduling.placement import available, choose, gib, why_impossible
 from gflow.core.state.dependencies import Wait
 from gflow.core.state.machine import RESTRICTED, suits
 from gflow.core.state.reservations import hard_s
@@ -32,14 +32,25 @@ MOST_NAMED = 5
 MOST_NAMED_AHEAD = 3
 # `WaitReport.never` of a job that waits for a parent which can no longer do what the job needs.
 WITH_DEPENDENCY = "with this dependency"
+# An ETA whose interval is longer than this is of no use: the report has the jobs before it instead.
+LONGEST_INTERVAL_S = 14 * 86400.0
 # Fields of a spec and their new values. An empty text clears the field.
 Change = dict[str, int | str]
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """The jobs that come before a job in the queue."""
+
+    jobs: int
+    # How long they take by their runtime estimates, if they use all of the machine.
+    work_s: float
 
 
 class WaitReport(msgspec.Struct, frozen=True):
     """Why a job waits, when it will start, and what would start now."""
 
     blockers: list[Blocker]
+    # None: it cannot be estimated, or only to within weeks (`interval_s`).
     start: Start | None
     # Alternatives: other values of fields with which it would start now.
     instead: list[Change]
@@ -51,6 +62,10 @@ class WaitReport(msgspec.Struct, frozen=True):
     promised_at: float | None = None
     # Under which circumstances it can never start: `under the current quota`; empty: it can.
     never: str = ""
+    # What comes before it, if it waits in the queue here.
+    ahead: Ahead | None = None
+    # The length of the interval of its ETA, if that is too long to be of use.
+    interval_s: float | None = None
 
 
 def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = None) -> WaitReport:
@@ -63,18 +78,25 @@ def wait_report(state: State, job: Job, at: Moment, query: EtaQuery | None = Non
     if query is None or job.state is not JobState.QUEUED or job not in state.ready:
         begin = may_begin_at(job, at) if job.key in state.deadlines.later else 0.0
         return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
+    overflows_at = None if job.overflows_at is None else at.to_wall(job.overflows_at)
     if never := why_never(state, job):
-        overflows_at = None if job.overflows_at is None else at.to_wall(job.overflows_at)
         return WaitReport(blockers, None, [], overflows_at=overflows_at, never=never)
     start = query.start()
-    # A job at a limit gets no start reservation.
-    due = None if _is_at_limit(state, job) else reservation_due_at(state, job, at)
+    # A job at a limit gets no start reservation, nor does one that does not fit when all running jobs end.
+    has_none = start is None or _is_at_limit(state, job)
+    due = None if has_none else reservation_due_at(state, job, at)
+    interval_s = 0.0 if start is None else start.latest - start.earliest
+    is_useful = start is not None and interval_s <= LONGEST_INTERVAL_S
     return WaitReport(
         blockers,
-        start and Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start))),
+        Start(*(at.to_wall(time) for time in msgspec.structs.astuple(start)))
+        if start and is_useful
+        else None,
         list(_alternatives(state, job, at)),
-        overflows_at=None if job.overflows_at is None else at.to_wall(job.overflows_at),
+        overflows_at=overflows_at,
         promised_at=None if due is None else at.to_wall(due),
+        ahead=Ahead(query.ahead, query.work_ahead_s),
+        interval_s=interval_s if start and not is_useful else None,
     )
 
 
@@ -82,7 +104,21 @@ def why_never(state: State, job: Job) -> str:
     """Under which circumstances the job can never start here; empty: it can."""
     if state.accounting.never_within_quota(job.user, job.spec, state.policy):
         return "under the current quota"
-    return "on this machine as it is" if why_impossible(state, job.spec.shape) else ""
+    if why_impossible(state, job.spec.shape):
+        return "on this machine as it is"
+    if state.machine.is_drained:
+        return "while the machine is drained"
+    return "on the GPUs that jobs may get now" if _is_closed_to(state, job.spec.shape) else ""
+
+
+def _is_closed_to(state: State, shape: Shape) -> bool:
+    """Whether operators keep so many GPUs from jobs that too few are left for this shape."""
+    machine = state.machine
+    if shape.gpus <= len(machine.fitting(shape)):
+        return False
+    allowed = machine.gpus if machine.allowed is None else machine.allowed
+    left = [index for index in machine.gpus if index in allowed and index not in machine.drained.gpus]
+    return shape.gpus > sum(suits(machine.gpus[index], shape) for index in left)
 
 
 def _is_at_limit(state: State, job: Job) -> bool:
@@ -185,16 +221,20 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     lacks = explain_shape(state, shape)
     lacks_gpus = shape.gpus > len(available(state, shape))
     lacks_cpus = shape.cpus > state.machine.free_cpus
+    lacks_memory = shape.memory_mib > state.machine.free_memory_mib
     if lacks.code == "Resources" and (lacks.detail or lacks_gpus or not lacks_cpus):
         yield lacks
     if lacks_gpus:
         yield from _restricted(state, shape)
-    if shape.gpus and (lacks_gpus or not _is_at_limit(state, job)):
+    is_about_gpus = lacks_gpus or not (lacks_cpus or lacks_memory or _is_at_limit(state, job))
+    if shape.gpus and is_about_gpus:
         holders = _gpu_holders(state, shape)
         for other in _first_to_end(state, holders, at):
             yield _running(state, job, other, f"GPU {','.join(map(str, other.gpu_ids))}")
     if lacks_cpus:
         yield from _taken_cpus(state, job, at)
+    if lacks_memory:
+        yield from _taken_memory(state, job, at)
     for reservation in state.start_reservations.entries:
         if reservation.key == job.key:
             break
@@ -237,14 +277,23 @@ def _gpu_holders(state: State, shape: Shape) -> set[JobKey]:
 
 
 def _taken_cpus(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
-    """How many CPU slots are taken; for a job without GPUs, also by which jobs."""
+    """How many CPU slots are taken, and by which jobs."""
     machine = state.machine
     yield Blocker("Resources", f"{machine.cpus - machine.free_cpus} of {machine.cpus} CPU slots are taken")
-    if not job.spec.shape.gpus:
-        holders = {key for key, other in state.running.items() if other.spec.shape.cpus}
-        for other in _first_to_end(state, holders, at):
-            slots = other.spec.shape.cpus
-            yield _running(state, job, other, f"{slots} CPU slot{'s' * (slots > 1)}")
+    holders = {key for key, other in state.running.items() if slots_of(other.spec)}
+    for other in _first_to_end(state, holders, at):
+        slots = slots_of(other.spec)
+        yield _running(state, job, other, f"{slots} CPU slot{'s' * (slots > 1)}")
+
+
+def _taken_memory(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+    """How much memory is taken, and by which jobs."""
+    machine = state.machine
+    taken = gib(machine.memory_mib - machine.free_memory_mib)
+    yield Blocker("Resources", f"{taken} of {gib(machine.memory_mib)} memory are taken")
+    holders = {key for key, other in state.running.items() if other.spec.memory_mib}
+    for other in _first_to_end(state, holders, at):
+        yield _running(state, job, other, f"{gib(other.spec.memory_mib)} of memory")
 
 
 def _first_to_end(state: State, keys: set[JobKey], at: Moment) -> list[Job]:

@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.forecast.start_time import Start
-from gflow.core.forecast.wait_report import WaitReport
+from gflow.core.forecast.wait_report import Ahead, WaitReport
 from gflow.core.model import AuditEntry, Job
 from gflow.core.reasons import Reason
 from gflow.wire.answers.jobs import State
@@ -246,6 +246,7 @@ class WhyAnswer(msgspec.Struct, kw_only=True):
     state: State
     reason: str | None
     blockers: list[Blocker]
+    # null: it cannot be estimated, or only to within weeks.
     start: Start | None
     instead: list[str]
     limits: list[str]
@@ -255,6 +256,8 @@ class WhyAnswer(msgspec.Struct, kw_only=True):
     promised_at: float | None
     # Why the job can never start: `under the current quota`; null: it can.
     never: str | None = None
+    # What comes before it in the queue; null: it does not wait in the queue of this machine.
+    ahead: Ahead | None = None
     # Of a job that has ended.
     end: EndFacts | None = None
 
@@ -418,6 +421,7 @@ def why_view(job: Job, reason: Reason, found: WaitReport) -> WhyAnswer:
         overflows_at=found.overflows_at,
         promised_at=found.promised_at,
         never=found.never or None,
+        ahead=found.ahead,
     )
 
 

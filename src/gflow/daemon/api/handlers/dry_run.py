@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.forecast.wait_report import why_never
 from gflow.core.ids import job_key
 from gflow.core.lifecycle.submit import (
     check_number,
@@ -140,21 +141,21 @@ class Trial:
 async def _answer_start(request: Request, trial: Trial) -> Response:
     """When the first job of the submission would start."""
     context, (job, wait) = trial.context, trial.first_job()
-    at, start, why = timers.now(), None, ""
+    at, start, why, never = timers.now(), None, "", ""
     if job.target != LOCAL:
         why = f"{job.target} decides when"
     elif wait is not None:
         why = "after its dependencies: the time cannot be estimated"
     elif job.spec.hold:
         why = "when it is released"
-    else:
+    elif not (never := why_never(context.loop.state, job)):
         query = await context.forecasts.forecast_for_new(job.uid, job)
         found = query.start()
         start = None if found is None else max(job.spec.begin_at, at.to_wall(found.expected))
     data = DryRunAnswer(
         dry_run=True, jobs=[planned_job(job.spec)], total=trial.jobs, scripts=[], starts_at=rfc3339(start)
     )
-    page = would_start_line(job.spec, trial.tasks, start, at.wall, why)
+    page = would_start_line(job.spec, trial.tasks, start, at.wall, why, never)
     note = f"{trial.note}\n" if trial.note else ""
     return answer(request, lambda: data, lambda: clean_page(page + note))
 
