@@ -15,12 +15,12 @@ SHORT_S = 10.0
 
 def measure(ran: Sequence[ReplayedJob], pool: int, wide: int) -> dict[str, Any]:
     """Compute all metrics of one replay. Times are seconds; `wide`: GPUs from which a job counts as wide."""
-    waits = [one.start - one.entry.submit for one in ran]
+    waits = [one.wait_s for one in ran]
     slowdowns = [_slowdown(one) for one in ran]
     first = min(one.entry.submit for one in ran)
-    makespan = max(one.start + one.entry.duration for one in ran) - first
+    makespan = max(one.end for one in ran) - first
     work = sum(one.entry.gpus * one.entry.duration for one in ran)
-    wides = [one.start - one.entry.submit for one in ran if one.entry.gpus >= wide]
+    wides = [one.wait_s for one in ran if one.entry.gpus >= wide]
     return {
         "jobs": len(ran),
         "makespan_s": makespan,
@@ -32,6 +32,9 @@ def measure(ran: Sequence[ReplayedJob], pool: int, wide: int) -> dict[str, Any]:
         "mean_slowdown": _mean(slowdowns),
         "utilisation": work / (pool * makespan) if makespan else 0.0,
         "fairness": fairness(ran),
+        "preemptions": sum(len(one.preempted) for one in ran),
+        # Work that preempted jobs did again.
+        "lost_gpu_s": sum(one.entry.gpus * _lost_s(one) for one in ran if one.preempted),
         "wide": {
             "min_gpus": wide,
             "jobs": len(wides),
@@ -45,8 +48,13 @@ def measure(ran: Sequence[ReplayedJob], pool: int, wide: int) -> dict[str, Any]:
 
 def _slowdown(one: ReplayedJob) -> float:
     """Bounded slowdown: (wait + run time) / run time, at least 1."""
-    wait, length = one.start - one.entry.submit, one.entry.duration
-    return max(1.0, (wait + length) / max(length, SHORT_S))
+    length = one.entry.duration
+    return max(1.0, (one.wait_s + length) / max(length, SHORT_S))
+
+
+def _lost_s(one: ReplayedJob) -> float:
+    """How much longer a job ran than it had to, to the millisecond."""
+    return round(sum(end - start for start, end in one.runs) - one.entry.duration, 3)
 
 
 def fairness(ran: Sequence[ReplayedJob]) -> float:
@@ -92,7 +100,7 @@ def plot(replays: Mapping[str, Sequence[ReplayedJob]], pool: int, path: Path) ->
 
 def wait_distribution(ran: Sequence[ReplayedJob]) -> list[tuple[float, float]]:
     """Points (hours, part of the jobs that waited longer). Waits are at least a minute, for the log axis."""
-    waits = sorted(max(1 / 60, (one.start - one.entry.submit) / 3600) for one in ran)
+    waits = sorted(max(1 / 60, one.wait_s / 3600) for one in ran)
     return thin_out([(wait, 1 - rank / len(waits)) for rank, wait in enumerate(waits)])
 
 
@@ -108,10 +116,10 @@ def gpus_in_use(ran: Sequence[ReplayedJob]) -> list[tuple[float, int]]:
 
 
 def _changes(one: ReplayedJob, first: float) -> Iterator[tuple[float, int]]:
-    """The start and the end of a job: (days, change of GPUs in use)."""
-    start = (one.start - first) / 86400
-    yield start, one.entry.gpus
-    yield start + one.entry.duration / 86400, -one.entry.gpus
+    """The starts and the ends of a job: (days, change of GPUs in use)."""
+    for start, end in one.runs:
+        yield (start - first) / 86400, one.entry.gpus
+        yield (end - first) / 86400, -one.entry.gpus
 
 
 def thin_out(points: list[tuple[float, N]]) -> list[tuple[float, N]]:

@@ -11,13 +11,14 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gflow.core.effects import Effect, Start
+from gflow.core.effects import Effect, Start, Stop
 from gflow.core.engine import step
 from gflow.core.events import Exited, GpusSeen, Submit, Tick
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.model import Gpu, Moment, Spec
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.state import State
+from gflow.core.transitions import QUEUED
 from gflow.simulate.trace import Entry
 
 # More CPUs and memory than any trace asks for: only GPUs are simulated.
@@ -28,24 +29,54 @@ PROGRESS_EVERY = 2000
 
 
 class ReplayedJob(NamedTuple):
-    """One job of the trace and its start time."""
+    """One job of the trace, its last run, and earlier runs from which it was preempted."""
 
     entry: Entry
     start: float
+    end: float
+    preempted: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def wait_s(self) -> float:
+        """The time in which it made no progress: also what preemptions cost it."""
+        if not self.preempted:
+            return self.start - self.entry.submit
+        return self.end - self.entry.submit - self.entry.duration
+
+    @property
+    def runs(self) -> tuple[tuple[float, float], ...]:
+        """All runs: when each started and ended."""
+        return (*self.preempted, (self.start, self.end))
 
 
 class Replay:
-    """The engine, a virtual clock, and the jobs of a trace."""
+    """The engine, a virtual clock, and the jobs of a trace.
 
-    def __init__(self, entries: list[Entry], pool: int, policy: Policy, *, exact: bool = False) -> None:
+    `exact`: time limits are the run times. `resumes`: a preempted job goes on where it was stopped; if not,
+    it starts over. It stops at once, without its grace time.
+    """
+
+    def __init__(
+        self,
+        entries: list[Entry],
+        pool: int,
+        policy: Policy,
+        *,
+        exact: bool = False,
+        resumes: bool = False,
+    ) -> None:
         self._entries = entries
-        self._exact = exact
+        self._exact, self._resumes = exact, resumes
         self._uids = {user: FIRST_UID + index for index, user in enumerate(sorted({e.user for e in entries}))}
         self.state = State(cpus=PLENTY, memory_mib=PLENTY, policy=policy)
         self.starts: list[float] = [-1.0] * len(entries)
+        # Ends of attempts. That of a preempted attempt stays, and the engine ignores it.
         self._ends: list[tuple[float, JobKey, int]] = []
+        # By the index of a preempted job: its earlier runs, and how long it has still to run.
+        self._preempted: dict[int, list[tuple[float, float]]] = {}
+        self._left: dict[int, float] = {}
         # Jobs with equal requests share one spec.
-        self._specs: dict[tuple[int, str, int], Spec] = {}
+        self._specs: dict[tuple[int, str, int, int, bool], Spec] = {}
         gpus = tuple(
             Gpu(index=index, uuid=str(index), model="simulated", memory_mib=81920, simulated=True)
             for index in range(pool)
@@ -68,7 +99,12 @@ class Replay:
         finally:
             if collects:
                 gc.enable()
-        return [ReplayedJob(entry, start) for entry, start in zip(self._entries, self.starts, strict=True)]
+        return [self._replayed(index, entry) for index, entry in enumerate(self._entries)]
+
+    def _replayed(self, index: int, entry: Entry) -> ReplayedJob:
+        start = self.starts[index]
+        end = start + self._left.get(index, entry.duration)
+        return ReplayedJob(entry, start, end, tuple(self._preempted.get(index, ())))
 
     def _simulate(
         self,
@@ -101,21 +137,39 @@ class Replay:
 
     def _submission(self, entry: Entry, now: float) -> Submit:
         limit = int(-(-entry.duration // 1)) if self._exact else entry.limit
-        request = (entry.gpus, entry.name, limit)
+        request = (entry.gpus, entry.name, limit, entry.priority, entry.preemptible)
         spec = self._specs.get(request)
         if spec is None:
-            spec = Spec(command=(), cwd="", gpus=entry.gpus, name=entry.name, time_limit_s=limit)
-            self._specs[request] = spec
+            spec = self._specs[request] = Spec(
+                command=(),
+                cwd="",
+                gpus=entry.gpus,
+                name=entry.name,
+                time_limit_s=limit,
+                priority=entry.priority,
+                preemptible=entry.preemptible,
+            )
         user = entry.user
         return Submit(at=_moment(now), uid=self._uids[user], user=user, specs=(spec,), outcomes={})
 
     def _apply(self, effects: list[Effect], now: float) -> None:
-        """Record the starts, and schedule the ends of the started jobs."""
+        """Record the starts, and schedule the ends of the started and of the preempted jobs."""
         for effect in effects:
             if type(effect) is Start:
                 index = number_of(effect.key) - 1
                 self.starts[index] = now
-                heapq.heappush(self._ends, (now + self._entries[index].duration, effect.key, effect.attempt))
+                left = self._left.get(index, self._entries[index].duration)
+                heapq.heappush(self._ends, (now + left, effect.key, effect.attempt))
+            elif type(effect) is Stop and self.state.jobs[effect.key].stopping is QUEUED:
+                self._preempt(number_of(effect.key) - 1, now)
+                heapq.heappush(self._ends, (now, effect.key, effect.attempt))
+
+    def _preempt(self, index: int, now: float) -> None:
+        start = self.starts[index]
+        self._preempted.setdefault(index, []).append((start, now))
+        if self._resumes:
+            left = self._left.get(index, self._entries[index].duration)
+            self._left[index] = max(0.0, left - (now - start))
 
 
 def _moment(now: float) -> Moment:

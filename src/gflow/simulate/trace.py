@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from gflow.core.model import Spec
 from gflow.errors import Refused, UsageError, did_you_mean
 
 # Meanings of columns. `duration` may be omitted if `start` and `end` are given.
-MEANINGS = ("submit", "duration", "start", "end", "gpus", "user", "name", "limit")
+MEANINGS = (
+    "submit", "duration", "start", "end", "gpus", "user", "name", "limit", "priority", "preemptible",
+)  # fmt: skip
+TIMES = ("submit", "duration", "start", "end", "limit")
+USUAL_PRIORITY = Spec(command=(), cwd="").priority
+# Units of times, in seconds: `duration=COLUMN:ms`.
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# Values of the column `preemptible` that mean yes, unless one is given: `preemptible=COLUMN:VALUE`.
+YES = ("1", "true", "yes")
 # Column mappings of known trace formats. Without --map, the first whose columns all exist is used.
 KNOWN: tuple[dict[str, str], ...] = (
     {"submit": "timestamp", "duration": "duration", "gpus": "num_gpus"},  # Philly, as AdaptDL has it
@@ -36,6 +45,13 @@ _GPUS = re.compile(r"gpu(?::[^=,:]+)?[=:](\d+)")
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
+class Column(NamedTuple):
+    """A column, and the unit of its times, or the value in it that means yes."""
+
+    name: str
+    suffix: str = ""
+
+
 class Entry(NamedTuple):
     """One job of a trace. Times are seconds; a limit of 0 means none."""
 
@@ -45,6 +61,8 @@ class Entry(NamedTuple):
     user: str = ""
     name: str = ""
     limit: int = 0
+    priority: int = USUAL_PRIORITY
+    preemptible: bool = False
 
 
 def read_trace(path: Path, mapping: Mapping[str, str], where: Mapping[str, str]) -> list[Entry]:
@@ -102,11 +120,11 @@ def _read_rows(
     where: Mapping[str, str],
 ) -> Iterator[Entry]:
     chosen = dict(mapping) or (SWF_MEANINGS if columns == list(SWF) else _detect_format(columns))
-    _check_columns(chosen, where, columns)
+    meant = _find_columns(chosen, where, columns)
     for number, row in rows:
         if all(row[column] == value for column, value in where.items()):
             try:
-                entry = _parse_entry(row, chosen)
+                entry = _parse_entry(row, meant)
             except (ValueError, TypeError, OverflowError) as error:
                 raise Refused(f"line {number} of the trace cannot be read: {error}") from error
             if entry is not None:
@@ -124,35 +142,62 @@ def _detect_format(columns: list[str]) -> dict[str, str]:
     )
 
 
-def _check_columns(chosen: Mapping[str, str], where: Mapping[str, str], columns: list[str]) -> None:
-    for meaning in chosen:
+def _find_columns(
+    chosen: Mapping[str, str], where: Mapping[str, str], columns: list[str]
+) -> dict[str, Column]:
+    """The column of each meaning. Raises UsageError if one does not exist or is missing."""
+    found = {}
+    for meaning, text in chosen.items():
         if meaning not in MEANINGS:
             hint = did_you_mean(meaning, MEANINGS, otherwise="a column can mean " + ", ".join(MEANINGS))
             raise UsageError(f"--map: there is no {meaning!a}", hint=hint)
-    for column in (*chosen.values(), *where):
+        found[meaning] = _parse_column(meaning, text, columns)
+    for column in (*(one.name for one in found.values()), *where):
         if column not in columns:
             hint = did_you_mean(column, columns, otherwise="columns: " + ", ".join(columns))
             raise UsageError(f"the trace has no column {column!a}", hint=hint)
     if "submit" not in chosen or not ("duration" in chosen or {"start", "end"} <= chosen.keys()):
         raise UsageError("--map needs submit, and duration or start and end")
+    return found
 
 
-def _parse_entry(row: Mapping[str, str], chosen: Mapping[str, str]) -> Entry | None:
-    value = {meaning: row[column].strip() for meaning, column in chosen.items()}
+def _parse_column(meaning: str, text: str, columns: list[str]) -> Column:
+    """Parse `COLUMN`, `COLUMN:UNIT` of a time, or `preemptible=COLUMN:VALUE`."""
+    name, colon, suffix = text.rpartition(":")
+    if text in columns or not colon or (meaning not in TIMES and meaning != "preemptible"):
+        return Column(text)
+    if meaning in TIMES and suffix not in UNITS:
+        raise UsageError(f"--map: there is no unit {suffix!a}", hint="units: " + ", ".join(UNITS))
+    return Column(name, suffix)
+
+
+def _parse_entry(row: Mapping[str, str], meant: Mapping[str, Column]) -> Entry | None:
+    value = {meaning: row[column.name].strip() for meaning, column in meant.items()}
     gpus = parse_gpus(value["gpus"]) if "gpus" in value else 1
     if "duration" in value:
-        duration = parse_duration(value["duration"])
+        duration = _seconds(value["duration"], meant["duration"], parse_duration)
     else:
         duration = (
-            parse_time(value["end"]) - parse_time(value["start"]) if value["start"] and value["end"] else -1.0
+            _seconds(value["end"], meant["end"], parse_time)
+            - _seconds(value["start"], meant["start"], parse_time)
+            if value["start"] and value["end"]
+            else -1.0
         )
     if duration <= 0 or gpus <= 0:
         return None
     limit = value.get("limit", "")
-    limit_s = int(parse_duration(limit)) if limit and limit[0].isdigit() else 0
-    return Entry(
-        parse_time(value["submit"]), duration, gpus, value.get("user", ""), value.get("name", ""), limit_s
-    )
+    limit_s = int(_seconds(limit, meant["limit"], parse_duration)) if limit and limit[0].isdigit() else 0
+    submit = _seconds(value["submit"], meant["submit"], parse_time)
+    priority = int(value.get("priority") or USUAL_PRIORITY)
+    yes = (meant["preemptible"].suffix,) if "preemptible" in meant and meant["preemptible"].suffix else YES
+    preemptible = value.get("preemptible", "").lower() in [one.lower() for one in yes]
+    user, name = value.get("user", ""), value.get("name", "")
+    return Entry(submit, duration, gpus, user, name, limit_s, priority, preemptible)
+
+
+def _seconds(text: str, column: Column, parse: Callable[[str], float]) -> float:
+    """A time of a column with a unit, or in the form that `parse` reads."""
+    return float(text) * UNITS[column.suffix] if column.suffix else parse(text)
 
 
 def parse_time(text: str) -> float:
@@ -196,6 +241,15 @@ def _read_database(path: Path) -> Iterator[Entry]:
             job = reader.job(row)
             if job.ran_s and not job.is_array and job.spec.gpus:
                 what, limit = what_of(job.spec), job.spec.time_limit_s
-                yield Entry(job.submitted_at, job.ran_s, job.spec.gpus, job.user, what, limit)
+                yield Entry(
+                    job.submitted_at,
+                    job.ran_s,
+                    job.spec.gpus,
+                    job.user,
+                    what,
+                    limit,
+                    job.spec.priority,
+                    job.spec.preemptible,
+                )
     finally:
         reader.close()

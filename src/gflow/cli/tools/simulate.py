@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,10 +17,14 @@ more policies. No job is started.
 
 A trace is a CSV file (Philly, Alibaba, Helios, Acme, output of sacct, any other with --map), a file
 in the Standard Workload Format (.swf, as in the Parallel Workloads Archive) or the database of a
-gflowd. Policies:
+gflowd. Columns of --map mean submit, duration (or start and end), gpus, user, name, limit, priority
+and preemptible. Times are seconds, clock times, or have a unit: us, ms, s, min, h, d. Policies:
 """
+# A wait or a run of more than a year is probably a mistake in the unit of a column.
+YEAR_S = 365 * 86400.0
 EXAMPLES = """gflow simulate trace.csv --pool 64 --policy greedy,easy,ours
-gflow simulate trace.csv --map submit=timestamp,duration=duration,gpus=num_gpus
+gflow simulate trace.csv --map submit=timestamp,duration=duration:ms,gpus=num_gpus
+gflow simulate pods.csv --map submit=t,duration=d,gpus=g,preemptible=qos:BE
 gflow simulate trace.csv --pool 64 --plot waits.png
 gflow simulate ~/.local/share/gflow/gflow.db --pool 8 --policy ours,fifo --json"""
 
@@ -49,7 +54,7 @@ def run(words: list[str]) -> int:
 
         check_plot(str(picture))
     entries, pool = _prepare(Path(rest[0]), values)
-    replays = {name: _replay(entries, pool, name) for name in names}
+    replays = {name: _replay(entries, pool, name, "resume" in values) for name in names}
     _show(rest[0], replays, pool, values)
     if picture is not None:
         from gflow.simulate.metrics import plot
@@ -59,17 +64,58 @@ def run(words: list[str]) -> int:
 
 
 def _show(trace: str, replays: dict[str, list[Any]], pool: int, values: dict[str, Any]) -> None:
-    """Print the metrics of all replays."""
+    """Print the metrics of all replays, and what makes them doubtful."""
     from gflow.simulate.metrics import measure
 
     results = {name: measure(ran, pool, values.get("wide", 8)) for name, ran in replays.items()}
-    jobs = len(next(iter(replays.values())))
+    entries = [one.entry for one in next(iter(replays.values()))]
+    notes = list(_notes(replays))
     if "json" in values:
         import json
 
-        print(json.dumps({"trace": trace, "jobs": jobs, "pool": pool, "policies": results}, indent=2))
+        about = _describe(trace, entries, pool, values)
+        print(json.dumps({**about, "notes": notes, "policies": results}, indent=2))
     else:
-        _print(results, jobs, pool)
+        _print(results, len(entries), pool)
+        print("".join(f"{note}\n" for note in notes), end="")
+
+
+def _describe(trace: str, entries: list[Any], pool: int, values: dict[str, Any]) -> dict[str, Any]:
+    """All that is needed to repeat the replays, and what they were of."""
+    from gflow import __version__
+    from gflow.simulate.trace_transform import span, work
+
+    return {
+        "version": __version__,
+        "trace": trace,
+        "map": _pairs(values, "map"),
+        "where": _pairs(values, "where"),
+        "jobs": len(entries),
+        "pool": pool,
+        "load": _load(values) or None,
+        "offered_load": work(entries) / (pool * span(entries)),
+        "seed": values.get("seed", 0),
+        "jitter": values.get("jitter", 0),
+        "limits": "limits" in values,
+        "with_limit": sum(1 for entry in entries if entry.limit) / len(entries),
+        "resume": "resume" in values,
+    }
+
+
+def _notes(replays: dict[str, list[Any]]) -> Iterator[str]:
+    """What a reader of the figures should know, a line each."""
+    ran = next(iter(replays.values()))
+    if "easy" in replays and not any(one.entry.limit or one.entry.preemptible for one in ran):
+        yield "easy: no job of the trace has a time limit, so it equals greedy (--limits adds limits)"
+    for name, jobs in replays.items():
+        if stopped := [one for one in jobs if one.preempted]:
+            times = sum(len(one.preempted) for one in stopped)
+            yield f"{name}: {len(stopped)} jobs were preempted, {times} times in all"
+    run = max(one.entry.duration for one in ran) / YEAR_S
+    wait = max(one.wait_s for jobs in replays.values() for one in jobs) / YEAR_S
+    if max(run, wait) > 1:
+        yield f"Jobs wait for up to {wait:.1f} years and run for up to {run:.1f} years."
+        yield "Are all times in seconds? If not, name the unit: --map duration=COLUMN:ms"
 
 
 def _prepare(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
@@ -113,7 +159,7 @@ def _pairs(values: dict[str, Any], name: str) -> dict[str, str]:
     return pairs
 
 
-def _replay(entries: list[Any], pool: int, name: str) -> list[Any]:
+def _replay(entries: list[Any], pool: int, name: str, resumes: bool) -> list[Any]:
     from gflow.simulate.replay import POLICIES, Replay
 
     is_tty = sys.stderr.isatty()
@@ -121,9 +167,8 @@ def _replay(entries: list[Any], pool: int, name: str) -> list[Any]:
     def report(done: int) -> None:
         sys.stderr.write(f"\r{name}: {done * 100 // len(entries)} %\033[K")
 
-    ran = Replay(entries, pool, POLICIES[name][1], exact=name == "easy-perfect").run(
-        report if is_tty else None
-    )
+    replay = Replay(entries, pool, POLICIES[name][1], exact=name == "easy-perfect", resumes=resumes)
+    ran = replay.run(report if is_tty else None)
     if is_tty:
         sys.stderr.write("\r\033[K")
     return ran

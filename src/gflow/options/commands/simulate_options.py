@@ -8,7 +8,7 @@ OPTIONS = (
     Option(
         "map",
         "text",
-        "meaning of the columns: submit=…,duration=…,gpus=…,user=…",
+        "meaning of the columns: submit=…,duration=COLUMN:ms, gpus=…,user=…",
         short="m",
         metavar="COLUMNS",
     ),
@@ -29,6 +29,7 @@ OPTIONS = (
     ),
     Option("policy", "text", "policies to compare (default greedy,easy,ours)", short="p", metavar="NAMES"),
     Option("limits", "flag", "give every job a time limit, as users typically do (seeded)"),
+    Option("resume", "flag", "preempted jobs go on where they were stopped (default: they start over)"),
     Option(
         "jitter",
         "count",
