@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+
 import pytest
 
 from gflow.errors import Refused, UsageError
@@ -74,6 +77,32 @@ def test_a_card_is_large_enough_or_not():
     found = estimate(hf=SMALL, batch=8, sequence=512)
     assert fits(trace, found.peak_reserved_bytes)
     assert not fits(trace, found.peak_allocated_bytes - (1 << 20))
+
+
+def test_largest_batch_by_python_is_that_of_the_command(capsys):
+    from gflow.cli.tools.fit import run
+    from gflow.fit import largest
+
+    found = largest(hf=SMALL, seq=512, gpu="T4", optimizer="sgd")
+    assert found > 1
+    config = json.dumps(SMALL)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(config)
+        file.flush()
+        words = [
+            "--hf",
+            file.name,
+            "--seq",
+            "512",
+            "--gpu",
+            "T4",
+            "--optimizer",
+            "sgd",
+            "--largest",
+            "--json",
+        ]
+        assert run(words) == 0
+    assert json.loads(capsys.readouterr().out)["largest_batch"] == found
 
 
 def test_user_model_is_estimated():

@@ -78,7 +78,7 @@ def test_states_are_sixteen_bytes_per_parameter():
     parts = found.breakdown
     assert parts["parameters"] + parts["gradients"] + parts["optimizer"] == 16 * 10**9
     assert found.confidence == "rough"
-    assert found.keys()["params_gb"] == pytest.approx(4.0)
+    assert found.in_gb()["params_gb"] == pytest.approx(4.0)
 
 
 def test_a_larger_card_never_fits_less():

@@ -388,3 +388,45 @@ def test_the_page_of_a_plan_fits_80_columns_and_names_a_faster_precision(capsys,
     assert "\n1 take " in text and "\n2 " not in text and "is faster" not in text
     assert run(["--params", "125M", "--on", "T4"]) == 0
     assert "is faster" not in capsys.readouterr().out
+
+
+def test_python_answers_what_the_commands_print(capsys, tmp_path):
+    """Entries of an answer are attributes too, and options have the names and values of the commands."""
+    from gflow import fit
+    from gflow.cli.tools import fit as fit_command
+    from gflow.cli.tools import gpus_catalogue
+    from gflow.cli.tools import plan as plan_command
+
+    def printed(run, *words):
+        assert run([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = fit.estimate(params="7B", precision="bf16", gpu="A100-80GB")
+    page = printed(fit_command.run, "--params", "7B", "--precision", "bf16", "--gpu", "A100-80GB")
+    assert {**found, "would_fit": 0} == {**page, "would_fit": 0}
+    assert json.loads(json.dumps(found)) == found and found.gpus[0].gpu == "A100-80GB"
+    assert found.breakdown.optimizer == found["breakdown"]["optimizer"]
+    with pytest.raises(AttributeError, match="the answer has no 'peak': it has peak_allocated_bytes"):
+        found.peak
+
+    path = tmp_path / "plan.json"
+    planned = fit.plan(params="7B", gpu="4xA100-80GB", precision="bf16", seq=1024, clip=1.0, out=path,
+                       without=["8-bit", "offload"], effective_batch=64)  # fmt: skip
+    words = ("--params", "7B", "--on", "4xA100-80GB", "-p", "bf16", "--seq", "1024", "--clip", "1.0",
+             "--without", "8-bit,offload", "--effective-batch", "64")  # fmt: skip
+    line = printed(plan_command.run, *words)
+    assert planned == {name: one for name, one in line.items() if name != "command"}
+    assert read(str(path)).chosen.micro_batch == planned.chosen.micro_batch
+
+    assert fit.pick(workload="finetune-7b") == printed(gpus_catalogue.pick, "-w", "finetune-7b")
+    chosen = fit.pick(params="1.3B", gpu=["H200", "T4"], precision="fp16", batch=2)
+    words = ("--params", "1.3B", "--gpu", "H200,T4", "-p", "fp16", "-b", "2")
+    assert chosen == printed(gpus_catalogue.pick, *words)
+    with pytest.raises(UsageError, match="finetune-7b has its own --batch"):
+        fit.pick(workload="finetune-7b", batch=3)
+    with pytest.raises(UsageError, match="unknown option 'gpuss'"):
+        fit.pick(gpuss="H200")
+    with pytest.raises(UsageError, match=r"which GPUs\?"):
+        fit.plan(params="7B")
+    with pytest.raises(UsageError, match="--params cannot be combined"):
+        fit.largest(params="7B", gpu="H200")

@@ -8,13 +8,13 @@ import sys
 import msgspec
 import pytest
 
-from gflow.cli.tools.fit_model import recipe_of as recipe_of_command
 from gflow.errors import UsageError
 from gflow.fit import estimate, estimate_serving
 from gflow.ml.fit import formula, serving
 from gflow.ml.fit.estimate import NeedsTorch, record
 from gflow.ml.fit.models.hf_config import read
 from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
+from gflow.ml.fit.requests import Model
 from gflow.options.commands.fit_options import MODEL, OPTIONS, RECIPE, SERVING
 from gflow.options.parse import parse
 
@@ -118,7 +118,7 @@ def test_an_option_means_the_same_in_python(name):
     typed, values = SAME[name]
     more = ["--lora=8"] if name == "quantize" else []
     words = [f"--{name}" if typed is None else f"--{name}={typed}", *more]
-    expected = recipe_of_command(parse(words, RECIPE)[0])
+    expected = Model(parse(words, RECIPE)[0]).recipe
     assert expected != Recipe()
     for value in values:
         for keyword in (name, name.replace("-", "_"), FIELDS.get(name, name)):
@@ -171,7 +171,11 @@ def test_a_recipe_takes_the_names_of_optimizers_that_people_write():
 def test_a_rough_estimate_from_python():
     found = estimate(params="7B", precision="bf16-pure", seq=2048, optimizer="adamw-8bit", gpu="h200")
     recipe = Recipe(precision="bf16-pure", sequence=2048, optimizer="AdamW8bit")
-    assert found == formula.estimate(7 * 10**9, recipe) == estimate(params=7_000_000_000, recipe=recipe)
+    expected = formula.estimate(7 * 10**9, recipe)
+    assert found.items() >= msgspec.to_builtins(expected).items() and found.fits is True
+    assert {**found, "gpus": 0, "fits": 0} == {
+        **estimate(params=7_000_000_000, recipe=recipe), "gpus": 0, "fits": 0
+    }  # fmt: skip
     with pytest.raises(UsageError, match="recipe cannot be combined with batch"):
         estimate(params="7B", recipe=recipe, batch=2)
     with pytest.raises(UsageError, match="cannot be combined with a model"):

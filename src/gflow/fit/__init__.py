@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from gflow.ml.fit.estimate import estimate
 from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.requests import largest
+from gflow.ml.fit.requests import pick_gpu as pick
+from gflow.ml.fit.requests import plan_training as plan
 from gflow.ml.fit.serving import estimate_serving
 
-__all__ = ["Recipe", "estimate", "estimate_serving"]
+__all__ = ["Recipe", "estimate", "estimate_serving", "largest", "pick", "plan"]

@@ -10,10 +10,13 @@ from typing import Any
 from gflow.text.table import Sheet, table
 
 GIB = 1 << 30
-MEANING = {
-    "high": "every operator is traced; usually within 1 %",
-    "medium": "some library workspaces are modelled; usually within 5 %",
-    "rough": "estimated by a formula; may be off by half",
+# What the levels of confidence mean for each figure, by the measured cases.
+ALLOCATED = {"high": "usually within 1 %", "medium": "usually within 5 %", "rough": "may be off by half"}
+RESERVED = {
+    "high": "usually within 3 %",
+    "medium": "usually within 10 %",
+    "low": "may be off by a third",
+    "rough": "may be off by half",
 }
 
 
@@ -42,8 +45,12 @@ def page(found: Any, fits: bool | None = None) -> str:
     lines.append(table(["AT THE PEAK", "MEMORY", "SHARE"], rows))
     lines.append(f"peak: {found.peak_phase} of step {found.peak_step}")
     lines.append(f"parameters: {count(found.total_params)} ({count(found.trainable_params)} trainable)")
-    lines.append(f"confidence: {found.confidence} ({MEANING[found.confidence]})")
+    allocated, reserved = found.confidence_allocated, found.confidence_reserved
+    lines.append(f"confidence in allocated: {allocated} ({ALLOCATED[allocated]})")
+    lines.append(f"confidence in reserved:  {reserved} ({RESERVED[reserved]})")
     lines += [f"  {doubt}" for doubt in found.doubts]
+    if found.torch and not found.torch.startswith(found.measured_with):
+        lines.append(f"  predicted with PyTorch {found.torch}, measured with {found.measured_with}")
     if found.largest:
         rows = [[size(held.bytes), held.kind, held.module or "-", held.operator] for held in found.largest]
         lines += ["", table(["LARGEST", "FOR", "MODULE", "ALLOCATED BY"], rows).rstrip("\n")]

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from gflow.errors import Refused, UsageError, unknown
+from gflow.errors import UsageError
 from gflow.options.commands.gpus_options import PICK, SHOW
 from gflow.options.parse import parse
 
@@ -74,8 +74,9 @@ def _tables(values: dict[str, Any]) -> int:
 
 
 def pick(words: list[str]) -> int:
+    from gflow.cli.common.status_line import show_status
     from gflow.ml.fit import gpu_choice
-    from gflow.ml.fit.catalogue import catalogue, find_gpu
+    from gflow.ml.fit.requests import choose_gpu
 
     values, rest = parse(words, PICK)
     if "help" in values:
@@ -87,60 +88,9 @@ def pick(words: list[str]) -> int:
         return 0
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!a}", hint="gflow gpus pick --workload finetune-7b")
-    work = _work(values)
-    named = [find_gpu(name.strip()) for name in values["gpu"].split(",")] if "gpu" in values else []
-    found = gpu_choice.choices(work, {gpu.name: gpu for gpu in named} or catalogue())
-    if not found:
-        size = work.needs(gpu_choice.COUNTS[-1]) / (1 << 30)
-        none = "none of these GPUs" if named else "no GPU of the catalogue"
-        raise Refused(
-            f"{none} has enough memory, not even eight of them: {size:.0f} GiB on each",
-            hint="gflow plan tries more: checkpointing, an 8-bit optimizer, offloading",
-        )
-    _print(values, found, gpu_choice.pick(found), work)
+    picked, found, work = choose_gpu(values, show_status)
+    _print(values, found, picked, work)
     return 0
-
-
-def _work(values: dict[str, Any]) -> Any:
-    """The named workload, or the training of a model."""
-    from gflow.ml.fit import gpu_choice
-
-    models = [name for name in ("hf", "tv", "py", "params") if name in values]
-    if "workload" not in values:
-        if not models:
-            names = ", ".join(gpu_choice.WORKLOADS)
-            raise UsageError("which workload?", hint=f"--workload {names}; or --hf config.json, --params 7B")
-        return _training(values)
-    if models:
-        raise UsageError(f"--workload or --{models[0]}, not both")
-    name = values["workload"]
-    if name not in gpu_choice.WORKLOADS:
-        raise unknown("workload", name, gpu_choice.WORKLOADS)
-    return gpu_choice.WORKLOADS[name]
-
-
-def _training(values: dict[str, Any]) -> Any:
-    """Training of a model; several GPUs shard weights, gradients and optimizer states (FSDP)."""
-    from gflow.cli.tools.fit_model import recipe_of, trace_of
-    from gflow.ml.fit import batch_scaling, formula, gpu_choice
-    from gflow.ml.fit.cuda.architectures import HOPPER
-    from gflow.ml.fit.sharding import Shaping, Sharing
-
-    recipe = recipe_of(values)
-    if "params" in values:
-        counted = formula.FormulaRun(formula.count(values["params"]), recipe)
-    else:
-        trace = trace_of(values, recipe, HOPPER)
-        sizes = [request.size for request in trace.requests]
-
-    def needs(gpus: int) -> int:
-        way = Shaping(Sharing(gpus, "fsdp" if gpus > 1 else "none"))
-        if "params" in values:
-            return (counted.needed(recipe.batch, way) or 0) + HOPPER.context
-        return (batch_scaling.needed(trace, sizes, way) or 0) + HOPPER.context
-
-    about = f"training, batch {recipe.batch} on each GPU, {recipe.precision}; several GPUs by FSDP"
-    return gpu_choice.Workload(about, needs, needs_bf16=recipe.precision.startswith("bf16"))
 
 
 def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:

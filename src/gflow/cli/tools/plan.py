@@ -7,8 +7,7 @@ import shlex
 import sys
 from typing import Any
 
-from gflow.cli.tools.fit_model import recipe_of, run_of
-from gflow.errors import Refused, UsageError, unknown
+from gflow.errors import UsageError
 from gflow.options.commands.plan_options import GROUPS, OPTIONS
 from gflow.options.parse import parse
 
@@ -32,88 +31,22 @@ def run(words: list[str]) -> int:
         raise UsageError(
             f"unexpected argument {rest[0]!a}", hint="gflow plan --hf config.json --on 4xA100-80GB"
         )
-    import msgspec
-
     from gflow.cli.common.status_line import show_status
-    from gflow.ml.fit.plan import PlanRequest, plan
+    from gflow.ml.fit.requests import make_plan, plan_answer, write_plan
 
-    recipe, without = recipe_of(values), _without(values)
-    gpu, count = _gpus(values, recipe.precision)
-    request = PlanRequest(
-        gpu,
-        count,
-        values.get("effective-batch", 32),
-        recipe.sequence,
-        recipe.precision,
-        recipe.optimizer in ("Adam", "AdamW"),
-        without,
-        values.get("take", 1),
-    )
-    runs = runs_of(values, recipe, gpu.card, request)
-    with show_status("comparing training setups"):
-        found = plan(runs, request)
-    found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
-    made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}
+    found = make_plan(values, _of_this_machine, show_status)
+    command = _command(found.chosen, values.get("out"))
     if "out" in values:
-        _write(values["out"], made)
+        write_plan(values["out"], found, command)
     if "json" in values:
-        print(json.dumps(made, indent=2))
+        print(json.dumps(plan_answer(found, command), indent=2))
     else:
         from gflow.client import hot_path
         from gflow.text.fit import plan_page
 
         width = int(hot_path.terminal().get("width", 0))
-        sys.stdout.write(plan_page(found, made["command"], width))
+        sys.stdout.write(plan_page(found, command, width))
     return 0
-
-
-def _without(values: dict[str, Any]) -> frozenset[str]:
-    from gflow.ml.fit.plan import TECHNIQUES
-
-    found = frozenset(word.strip() for word in values.get("without", "").split(",") if word.strip())
-    for word in sorted(found - set(TECHNIQUES)):
-        raise unknown("technique", word, TECHNIQUES)
-    return found
-
-
-def runs_of(values: dict[str, Any], recipe: Any, card: Any, request: Any) -> dict[bool, Any]:
-    """Runs without and with checkpointing; not every model supports it."""
-    runs = {False: _run(values, recipe, card, False)}
-    if "checkpointing" in request.without:
-        return runs
-    try:
-        runs[True] = _run(values, recipe, card, True)
-    except Refused as refusal:
-        sys.stderr.write(f"gflow plan: checkpointing is not possible: {refusal.message}\n")
-    return runs
-
-
-def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) -> Any:
-    import msgspec
-
-    return run_of(values, msgspec.structs.replace(recipe, checkpointing=checkpointing), card)
-
-
-def _gpus(values: dict[str, Any], precision: str) -> tuple[Any, int]:
-    """The GPUs of --on (`4xA100-80GB`), or those of the local daemon."""
-    from gflow.ml.fit.catalogue import find_gpu
-
-    if "on" in values:
-        count, times, name = values["on"].partition("x")
-        if times and count.isdigit():
-            if not 1 <= int(count) <= 1024:
-                raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
-            return _capped(find_gpu(name, precision), values), int(count)
-        return _capped(find_gpu(values["on"], precision), values), 1
-    gpu, count = _of_this_machine()
-    return _capped(gpu, values), count
-
-
-def _capped(gpu: Any, values: dict[str, Any]) -> Any:
-    """The GPU with its memory limited to --cap."""
-    import msgspec
-
-    return msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024) if "cap" in values else gpu
 
 
 def _of_this_machine() -> tuple[Any, int]:
@@ -144,11 +77,3 @@ def _command(way: Any, path: str | None) -> str:
         start = f"gflow launch --plan {shlex.quote(path)} train.py"
     size = f"auto --fit {shlex.quote(path)}" if path else f"{-(-way.bytes // (1 << 20))}M"
     return f"gbatch --gpus {way.gpus} --gpu-memory {size} {start}"
-
-
-def _write(path: str, made: dict[str, Any]) -> None:
-    try:
-        with open(path, "w") as file:
-            file.write(json.dumps(made, indent=2) + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write {path!a}: {error.strerror}") from None

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import Refused, UsageError
-from gflow.ml.fit.catalogue import find_gpu
+from gflow.ml.fit.answer import Answer, estimate_answer
+from gflow.ml.fit.catalogue import catalogue, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 from gflow.ml.fit.recipe import Recipe, recipe_of
-from gflow.ml.fit.report import Estimate, evaluate
+from gflow.ml.fit.report import Estimate, evaluate, fits
 
 if TYPE_CHECKING:
     from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
@@ -36,24 +37,33 @@ def estimate(
     recipe: Recipe | None = None,
     card: Architecture = HOPPER,
     **settings: Any,
-) -> Estimate:
+) -> Answer:
     """Predict the memory of training a model by running its steps on a fake CUDA device.
 
     `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
     `py`: `module:callable` or the callable itself. `params`: a number of parameters, `7B`, for a rough
     estimate. `gpu`: a GPU of the catalogue. Settings are the options of `gflow fit` with `_` for `-`
-    (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`.
+    (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`. Returns what `gflow fit --json` prints: a
+    dictionary whose entries are attributes too.
     """
     if recipe is not None and settings:
         raise UsageError(
             f"recipe cannot be combined with {next(iter(settings))}", hint="put it into the recipe"
         )
     recipe = recipe or recipe_of(settings)
+    gpus = catalogue()
     if gpu:
-        card = find_gpu(gpu, recipe.precision).card
+        named = find_gpu(gpu, recipe.precision)
+        card, gpus = named.card, {named.name: named}
     if params is not None:
-        return _by_formula(params, {"hf": hf, "tv": tv, "py": py}, recipe)
-    return evaluate(record(hf=hf, tv=tv, py=py, task=task, recipe=recipe, card=card), card)
+        trace, found = None, _by_formula(params, {"hf": hf, "tv": tv, "py": py}, recipe)
+    else:
+        trace = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe, card=card)
+        found = evaluate(trace, card)
+    answer = estimate_answer(found, trace, gpus)
+    if gpu:
+        answer["fits"] = fits(trace, named.room) if trace else found.peak_reserved_bytes <= named.room
+    return answer
 
 
 def _by_formula(params: str | int, models: dict[str, Any], recipe: Recipe) -> Estimate:

@@ -89,6 +89,8 @@ def estimate(parameters: int, recipe: Recipe) -> Estimate:
         peak_reserved_bytes=int(whole * RESERVED),
         process_bytes=int(whole * RESERVED) + HOPPER.context,
         confidence="rough",
+        confidence_allocated="rough",
+        confidence_reserved="rough",
         doubts=[DOUBT],
         breakdown=parts,
         peak_phase="backward",

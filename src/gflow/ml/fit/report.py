@@ -9,6 +9,7 @@ import msgspec
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
 from gflow.ml.fit.cuda.allocator import Allocator, OutOfMemory
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
+from gflow.ml.fit.torch_versions import MEASURED
 
 GIB = 1 << 30
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "workspace", "batch")
@@ -33,6 +34,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     process_bytes: int
     # high: every operator is known exactly; medium: a library's choice is modelled; rough: a formula.
     confidence: str
+    # Of each figure. reserved also has `low`.
+    confidence_allocated: str
+    confidence_reserved: str
     # Reasons for less than high confidence.
     doubts: list[str]
     # Allocated memory at its peak, by kind.
@@ -43,8 +47,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     largest: list[LiveAllocation]
     total_params: int
     trainable_params: int
+    # The PyTorch that predicted, and the one that was measured; empty for a formula.
+    torch: str = ""
+    measured_with: str = ""
 
-    def keys(self) -> dict[str, Any]:
+    def in_gb(self) -> dict[str, float]:
         """Return the main figures under conventional names, in GB (10^9)."""
         parts = self.breakdown
         return {
@@ -65,12 +72,15 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         breakdown[kind_of(request)] += size
     phase, step = _where(trace, at)
     live.sort(key=lambda held: -held[1])
+    confidence = "medium" if trace.doubts else "high"
     return Estimate(
         peak_allocated_bytes=whole.peak_allocated,
         peak_reserved_bytes=whole.peak_reserved,
         process_bytes=whole.peak_reserved + card.context,
-        confidence="medium" if trace.doubts else "high",
-        doubts=sorted(trace.doubts),
+        confidence=confidence,
+        confidence_allocated=confidence,
+        confidence_reserved="low" if trace.reserved_doubts else confidence,
+        doubts=sorted(trace.doubts) + sorted(trace.reserved_doubts),
         breakdown=breakdown,
         peak_phase=phase,
         peak_step=step,
@@ -80,6 +90,8 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         ],
         total_params=trace.parameters,
         trainable_params=trace.learned,
+        torch=trace.torch,
+        measured_with=MEASURED,
     )
 
 

@@ -46,6 +46,10 @@ class AllocationTrace:
         self.is_closed = False
         # Reasons for less than high confidence.
         self.doubts: set[str] = set()
+        # Reasons for low confidence in the reserved memory alone.
+        self.reserved_doubts: set[str] = set()
+        # Version of the PyTorch that recorded it.
+        self.torch = ""
 
     def mark(self, phase: str, step: int) -> None:
         self.phase, self.step = phase, step

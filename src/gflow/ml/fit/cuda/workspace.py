@@ -37,6 +37,7 @@ class Workspaces:
             return []
         if func in DOUBTFUL:
             self.trace.doubts.add(DOUBTFUL[func])
+            self.trace.reserved_doubts.add(CUDNN)
         if func is aten._cudnn_rnn.default and args[11] and args[12]:
             self._keep("dropout", recurrent.DROPOUT_STATE, func)
         return rule(args, out, self.card)
@@ -148,6 +149,7 @@ def _bytes(tensor: Any) -> int:
 
 Rule = Callable[[Any, Any, Architecture], list[list[int]]]
 # Rules for choices of a library that may differ in other versions or shapes.
+CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
 DOUBTFUL = {
     aten.convolution.default: "cuDNN chooses the algorithms of convolutions, and with them their workspace",
     aten._cudnn_rnn.default: "what cuDNN keeps for recurrent layers was measured for a few shapes only",
