@@ -101,6 +101,44 @@ def test_serving_llama_7b():
     assert serving.by_config(config, bits=4).weights_bytes < found.weights_bytes / 3
 
 
+def test_serving_on_a_named_gpu_and_in_few_bits(capsys):
+    from gflow.cli.tools.fit import run
+    from gflow.fit import estimate_serving
+
+    assert run(["--infer", "--params", "13B", "--gpu", "T4", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page == estimate_serving(params="13B", gpu="t4") and page["fits"] is False
+    assert [card["gpu"] for card in page["gpus"]] == ["T4"]
+    assert run(["--infer", "--params", "13B", "--gpu", "T4", "--quantize", "4"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("it fits\n") and "T4   yes" in text
+    assert estimate_serving(params="7B", quantize=4) == estimate_serving(params="7B", bits=4)
+    with pytest.raises(UsageError, match="are the same when a model is served"):
+        estimate_serving(params="7B", quantize=4, bits=8)
+    with pytest.raises(UsageError, match="--batch is for training"):
+        run(["--infer", "--params", "7B", "--batch", "4"])
+
+
+def test_serving_by_size_assumes_grouped_heads_for_large_models():
+    """Llama 3 of 8B: 128 KiB a token. A 7B model with eight requests fits an L4."""
+    assert serving.by_count(8 * 10**9).cache_bytes_per_token == pytest.approx(128 * 1024, rel=0.1)
+    small = serving.by_count(10**9)
+    assert small.cache_bytes_per_token == 4 * formula.shape(10**9).width * formula.shape(10**9).depth
+    work = gpu_choice.WORKLOADS["inference-7b"]
+    assert next(one.count for one in gpu_choice.choices(work, catalogue()) if one.gpu == "L4") == 1
+
+
+def test_vision_workload_is_near_the_prediction_of_its_model():
+    """`gflow fit --tv vit_b_16 --batch 64 --precision bf16`: 6.6 GiB, whole process."""
+    assert gpu_choice.WORKLOADS["vision"].needs(1) == pytest.approx(6.6 * GIB, rel=0.1)
+
+
+def test_one_gpu_is_enough_for_more_with_more_memory():
+    named = [set(gpu_choice.good_for(catalogue()[name])) for name in ("T4", "L4", "A100-40GB", "B200")]
+    assert named == sorted(named, key=len) and named[0] == {"embedding", "vision"}
+    assert named[-1] == set(gpu_choice.WORKLOADS) and "finetune-7b" in named[1] - named[0]
+
+
 def test_serving_what_is_no_decoder():
     with pytest.raises(UsageError):
         serving.by_config({"hidden_size": 8})
@@ -157,7 +195,7 @@ def test_prices_from_memory_are_marked(capsys):
     unsure = {name for name, gpu in catalogue().items() if gpu.hourly and not gpu.hourly.is_compared}
     assert run([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines if line.split()[-1].startswith("~")} == unsure
+    assert {line.split()[0] for line in lines if " ~" in line} == unsure
     assert "B200" in unsure and "H100-80GB" not in unsure
     assert run(["pick", "--workload", "research"]) == 0
     assert "~4.99" in capsys.readouterr().out

@@ -186,7 +186,8 @@ def test_a_rough_estimate_from_python():
 
 def test_serving_from_python():
     found = estimate_serving(params="7B", bits=4, tensor_parallel=2)
-    assert found == serving.by_count(7 * 10**9, bits=4, tensor_parallel=2)
+    expected = serving.by_count(7 * 10**9, bits=4, tensor_parallel=2)
+    assert found.items() >= msgspec.to_builtins(expected).items()
     with pytest.raises(UsageError, match="--context must be at least 1"):
         estimate_serving(params="7B", context=0)
     with pytest.raises(UsageError, match="which model"):

@@ -77,6 +77,7 @@ def cards(page: dict[str, Any], width: int = 0) -> str:
 
 def serving_page(found: Any, gpus: int) -> str:
     each = " on each GPU" if gpus > 1 else ""
+    verdict = f"it {'fits' if found.fits else 'does not fit'}\n\n" if "fits" in found else ""
     rows = [
         ["weights", size(found.weights_bytes)],
         ["keys and values", size(found.cache_bytes)],
@@ -84,7 +85,8 @@ def serving_page(found: Any, gpus: int) -> str:
         ["whole process", size(found.process_bytes)],
     ]
     return (
-        table([f"MEMORY{each.upper()}", "SIZE"], rows)
+        verdict
+        + table([f"MEMORY{each.upper()}", "SIZE"], rows)
         + f"a token takes {found.cache_bytes_per_token / 1024:.0f} KiB of the cache\n"
         + f"parameters: {count(found.total_params)}; confidence: {found.confidence}\n"
     )

@@ -35,14 +35,16 @@ def show(words: list[str]) -> int:
     import msgspec
 
     from gflow.ml.fit.catalogue import catalogue, own_file
+    from gflow.ml.fit.gpu_choice import good_for
     from gflow.text.fit import UNSURE, money
     from gflow.text.table import table
 
     gpus = catalogue()
     if "json" in values:
-        print(json.dumps([msgspec.to_builtins(gpu) for gpu in gpus.values()], indent=2))
+        rows = [{**msgspec.to_builtins(gpu), "good_for": good_for(gpu)} for gpu in gpus.values()]
+        print(json.dumps(rows, indent=2))
         return 0
-    rows = [
+    lines = [
         [
             gpu.name,
             f"{gpu.memory_gib:g} GiB",
@@ -51,11 +53,22 @@ def show(words: list[str]) -> int:
             f"{gpu.fp32:g}",
             f"{gpu.nvlink:g}" if gpu.nvlink else "-",
             *(money(price.price, price.is_compared) if price else "-" for price in (gpu.spot, gpu.hourly)),
+            ", ".join(good_for(gpu)) or "-",
         ]
         for gpu in gpus.values()
     ]
-    header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
-    sys.stdout.write(table(header, rows) + UNSURE + "\n")
+    header = [
+        "GPU",
+        "MEMORY",
+        "GB/S",
+        "BF16 TFLOPS",
+        "FP32 TFLOPS",
+        "NVLINK",
+        "$/H SPOT",
+        "$/H",
+        "ONE IS ENOUGH FOR",
+    ]
+    sys.stdout.write(table(header, lines) + UNSURE + "\n")
     print(f"(sources and dates: gflow gpus --json)\n(your own entries: {own_file()})")
     return 0
 

@@ -104,12 +104,16 @@ def estimate(parameters: int, recipe: Recipe) -> Estimate:
 def activations(parameters: int, recipe: Recipe) -> int:
     """34 bytes per token, width and layer in 16 bit (Korthikanti et al. 2022, without the attention matrix,
     which fused kernels do not keep), and the logits with their gradient."""
-    width, depth = shape(parameters)
     tokens = recipe.batch * recipe.sequence
+    return layer_activations(shape(parameters), tokens, recipe) + tokens * VOCABULARY * 3 * 4
+
+
+def layer_activations(shape: Shape, tokens: int, recipe: Recipe) -> int:
     size = 4 if recipe.precision == "fp32" else 2
-    layer = 17 * size * tokens * width
-    kept = layer * depth if not recipe.checkpointing else size * tokens * width * depth + layer
-    return kept + tokens * VOCABULARY * 3 * 4
+    layer = 17 * size * tokens * shape.width
+    if recipe.checkpointing:
+        return size * tokens * shape.width * shape.depth + layer
+    return layer * shape.depth
 
 
 class FormulaRun:

@@ -9,6 +9,7 @@ import msgspec
 
 from gflow.ml.fit import formula, serving
 from gflow.ml.fit.catalogue import Gpu
+from gflow.ml.fit.cuda.architectures import HOPPER
 from gflow.ml.fit.fits import TIGHT
 from gflow.ml.fit.recipe import Recipe
 
@@ -60,9 +61,18 @@ def _served(parameters: int, bits: int) -> Callable[[int], int]:
     )
 
 
-def _trained(parameters: int, batch: int) -> Callable[[int], int]:
-    recipe = Recipe(batch=batch, sequence=197, precision="bf16")
+def _trained(parameters: int, batch: int, sequence: int) -> Callable[[int], int]:
+    recipe = Recipe(batch=batch, sequence=sequence, precision="bf16")
     return lambda _: formula.estimate(parameters, recipe).process_bytes
+
+
+def _trained_vision(gpus: int) -> int:
+    """A vision transformer (ViT-B/16) with 64 pictures. A ResNet-50 needs less: `gflow fit --tv resnet50`."""
+    recipe = Recipe(batch=64, sequence=(224 // 16) ** 2 + 1, precision="bf16")
+    tokens = recipe.batch * recipe.sequence
+    kept = formula.layer_activations(formula.Shape(768, 12), tokens, recipe)
+    states = 16 * 86_567_656
+    return int((kept + states + 2 * HOPPER.blas) * formula.RESERVED) + HOPPER.context
 
 
 WORKLOADS = {
@@ -75,11 +85,20 @@ WORKLOADS = {
     "inference-7b": Workload("LLM serving, 7B in 16 bit, 8 requests", _served(7 * 10**9, 16), False),
     "inference-70b": Workload("LLM serving, 70B in 16 bit, 8 requests", _served(70 * 10**9, 16), False),
     "embedding": Workload("batch embedding with a small encoder", _served(335 * 10**6, 16)),
-    "vision": Workload("training ResNet or ViT, 64 pictures a step", _trained(86 * 10**6, 64)),
+    "vision": Workload("training ResNet or ViT, 64 pictures a step, mixed precision", _trained_vision),
     "research": Workload(
-        "as fast as possible, 1B trained in mixed precision", _trained(10**9, 64), needs_bf16=True
+        "as fast as possible, 1B trained in mixed precision, 8 x 1024 tokens",
+        _trained(10**9, 8, 1024),
+        needs_bf16=True,
     ),
 }
+
+
+def good_for(gpu: Gpu) -> list[str]:
+    """The named workloads for which one such GPU is enough."""
+    return [
+        name for name, work in WORKLOADS.items() if any(one.count == 1 for one in choices(work, {"": gpu}))
+    ]
 
 
 def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:

@@ -8,13 +8,20 @@ import msgspec
 
 from gflow.errors import UsageError, unknown
 from gflow.ml.fit import formula
+from gflow.ml.fit.answer import Answer
+from gflow.ml.fit.catalogue import Gpu, catalogue, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER
+from gflow.ml.fit.fits import TIGHT, Verdict
 from gflow.ml.fit.models import hf_config
 from gflow.options.commands.fit_options import SERVING
 from gflow.options.values import read
 
 BITS = (16, 8, 4)
 OPTIONS = {option.name.replace("-", "_"): option for option in SERVING if option.name != "infer"}
+# Decoders from this size on share keys and values among query heads (Llama 3, Mistral, Qwen): eight key heads
+# of width 128 are assumed. Llama 2 of 7B and 13B does not.
+GROUPED_FROM = 3 * 10**9
+GROUPED_WIDTH = 8 * 128
 # Overhead of scales and zero points: about half a byte per 32 weights.
 QUANTISED = 1.06
 
@@ -66,29 +73,55 @@ def serve(
 
 
 def estimate_serving(
-    *, hf: str | dict[str, Any] | None = None, params: str | int | None = None, **settings: Any
-) -> Serving:
+    *, hf: str | dict[str, Any] | None = None, params: str | int | None = None, gpu: str = "", **settings: Any
+) -> Answer:
     """Predict the memory of serving a model: `estimate_serving(params="7B", bits=4, context=8192)`.
 
-    `hf`: a config.json, its folder, or the configuration as a dictionary. Settings are the options of
-    `gflow fit --infer`: bits, context, concurrency, tensor_parallel.
+    `hf`: a config.json, its folder, or the configuration as a dictionary. `gpu`: one of the catalogue.
+    Settings are the options of `gflow fit --infer`: bits (or quantize), context, concurrency,
+    tensor_parallel. Returns what `--json` prints.
     """
     chosen = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    if "quantize" in chosen and chosen.setdefault("bits", chosen["quantize"]) != chosen.pop("quantize"):
+        raise UsageError("--bits and --quantize are the same when a model is served", hint="--bits 4")
     for name, value in chosen.items():
         if name not in OPTIONS:
-            raise unknown("option", name, OPTIONS)
+            raise unknown("option", name, [*OPTIONS, "quantize"])
         chosen[name] = read(OPTIONS[name], value)
     if params is not None:
-        return by_count(formula.count(str(params)), **chosen)
-    if hf is None:
+        found = by_count(formula.count(str(params)), **chosen)
+    elif hf is not None:
+        found = by_config(hf_config.read(hf) if isinstance(hf, str) else hf, **chosen)
+    else:
         raise UsageError("which model is to be served?", hint="--hf config.json, or --params 7B")
-    return by_config(hf_config.read(hf) if isinstance(hf, str) else hf, **chosen)
+    gpus = {named.name: named for named in [find_gpu(gpu)]} if gpu else catalogue()
+    answer: Answer = Answer.of(found)
+    answer["gpus"] = Answer.of([verdict(found, one) for one in gpus.values()])
+    if gpu:
+        answer["fits"] = answer.gpus[0].fits != "no"
+    return answer
+
+
+def verdict(found: Serving, gpu: Gpu) -> Verdict:
+    """Whether the share of each GPU fits on this one."""
+    needed = found.process_bytes - HOPPER.context
+    state = "yes" if needed <= TIGHT * gpu.room else "tight" if needed <= gpu.room else "no"
+    whole = gpu.room + gpu.card.context
+    price = gpu.cheapest
+    return Verdict(
+        gpu.name,
+        state,
+        round((needed + gpu.card.context) / whole, 3),
+        price.price if price else None,
+        price is None or price.is_compared,
+    )
 
 
 def by_count(parameters: int, **settings: Any) -> Serving:
-    """Estimate from a parameter count: a decoder whose keys and values have the width of the model."""
+    """Estimate from a parameter count: a decoder, with grouped heads if it is large."""
     width, depth = formula.shape(parameters)
-    return serve(parameters=parameters, width=width, layers=depth, cached_width=width,
+    cached = min(width, GROUPED_WIDTH) if parameters >= GROUPED_FROM else width
+    return serve(parameters=parameters, width=width, layers=depth, cached_width=cached,
                  vocabulary=formula.VOCABULARY, **settings)  # fmt: skip
 
 

@@ -42,6 +42,8 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Allocation
         optimizer = _optimizer(recipe, learned)
         trace.torch = str(torch.__version__)
         trace.doubts |= _rules(recipe) | set(workload.doubts) | torch_versions.doubts(trace.torch)
+        if card.is_foreign:
+            trace.doubts.add("AMD's libraries are predicted by the rules of NVIDIA's")
         if recipe.lora:
             trace.reserved_doubts.add(ADAPTERS)
         trace.mark("forward", 0)

@@ -20,6 +20,11 @@ class Architecture(NamedTuple):
     context: int
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether its libraries are not those that the rules are about."""
+        return self.name == "cdna3"
+
+    @property
     def blas(self) -> int:
         """cuBLAS's workspace, one per thread that multiplies matrices.
 
@@ -46,6 +51,8 @@ ARCHITECTURES = {
         Architecture("ada", (8, 9), 128, 1536, MEASURED_CONTEXT),
         Architecture("hopper", (9, 0), 132, 2048, MEASURED_CONTEXT),
         Architecture("blackwell", (10, 0), 148, 2048, MEASURED_CONTEXT),
+        # AMD, by the rules of NVIDIA's libraries (`is_foreign`).
+        Architecture("cdna3", (9, 4), 304, 2048, MEASURED_CONTEXT),
     )
 }
 HOPPER = ARCHITECTURES["hopper"]
