@@ -31,6 +31,17 @@ KEYS = (
 )
 
 
+def own_model(case):
+    """For `gflow fit --py`: a function that builds one of fit_proof_models.py and its batch."""
+    import fit_proof_models
+
+    def make(batch, sequence):
+        model = fit_proof_models.MODELS[case["own"]](**case["args"])
+        return model, lambda: model.batch(batch, sequence)
+
+    return make
+
+
 def predict(cases, out):
     from gflow.fit import Recipe
     from gflow.fit import estimate
@@ -42,6 +53,7 @@ def predict(cases, out):
             found = estimate(
                 hf=case.get("hf"),
                 tv=case.get("tv"),
+                py=own_model(case) if "own" in case else None,
                 recipe=Recipe(**{key: case[key] for key in KEYS if key in case}),
             )
             row |= {
@@ -77,6 +89,10 @@ def build(case, dtype):
         import torchvision
 
         return getattr(torchvision.models, case["tv"])().to(dtype), "tv", None
+    if "own" in case:
+        import fit_proof_models
+
+        return fit_proof_models.MODELS[case["own"]](**case["args"]).to(dtype), "own", None
     settings = dict(case["hf"])
     config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
     config.use_cache = False
@@ -137,6 +153,14 @@ def batch_of(case, kind, config, dtype):
         return (x.to(memory_format=torch.channels_last) if case.get("channels_last") else x), words(
             1000, size
         )
+    if kind == "own":
+        made = {name: one.to("cuda") for name, one in config.batch(size, length).items()}
+        made = {name: one.to(dtype) if one.is_floating_point() else one for name, one in made.items()}
+        last = case.get("channels_last")
+        return {
+            name: one.to(memory_format=torch.channels_last) if last and one.dim() == 4 else one
+            for name, one in made.items()
+        }
     if kind in ("causal", "mlm"):
         tokens = words(config.vocab_size, size, length)
         return {"input_ids": tokens, "labels": tokens}
@@ -184,12 +208,12 @@ def one(case):
     scaler = torch.amp.GradScaler("cuda", init_scale=128.0) if case["precision"] == "fp16" else None
     for _ in range(3):
         for _ in range(case.get("accumulate", 1)):
-            batch = batch_of(case, kind, config, dtype)
+            batch = batch_of(case, kind, model if kind == "own" else config, dtype)
             with torch.autocast("cuda", dtype=narrow) if narrow else contextlib.nullcontext():
                 loss = (
                     torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
                     if kind == "tv"
-                    else model(**batch).loss
+                    else model(**batch)["loss"]
                 )
             if case.get("accumulate", 1) > 1:
                 loss = loss / case["accumulate"]
