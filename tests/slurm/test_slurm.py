@@ -513,8 +513,6 @@ def test_command_runs_in_a_container(slurm):
     assert slurm.text_of(number).endswith("<my image.sif><python3><-c><exit(3)>\n")
     assert "Container: my image.sif" in slurm.ok("gjob", "show", str(number))
     assert slurm.job(number)["asked"]["container"] == "my image.sif"
-    here = slurm.run("gbatch", "--container", "x.sif", "true")
-    assert here.returncode != 0 and "--container is for jobs on a cluster" in here.stderr
     # In a script it is Slurm's own option, as are those of pyxis.
     script = slurm.work / "oci.sh"
     script.write_text("#!/bin/bash\n#SBATCH --container=/bundle\ntrue\n")

@@ -330,6 +330,20 @@ SETTINGS = (
         "seconds after KILL until a job that is still alive is shown as Unkillable and logged; 0: never",
     ),
     Setting(
+        "containers.runtime",
+        "text",
+        "auto",
+        "program for --container on this machine: a name or path; auto: apptainer or singularity",
+        example="/opt/apptainer/bin/apptainer",
+    ),
+    Setting(
+        "containers.options",
+        "names",
+        (),
+        "options of `apptainer exec` for --container on this machine",
+        example=("--bind", "/scratch"),
+    ),
+    Setting(
         "spot.cloud",
         "text",
         "auto",

@@ -96,7 +96,7 @@ class SubmitKeywords(TypedDict, total=False):
     exclusive: bool | None
     """Use whole cluster nodes, not shared with other jobs."""
     container: str | None
-    """Image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none."""
+    """Image in which the command runs, by apptainer: image.sif, a folder, docker://…; none."""
     race: str | Sequence[str] | None
     """Shapes to try at once, on Slurm or here; the job runs in the first that can start:
     local:n1_gpu2,n4_gpu1.
@@ -293,7 +293,7 @@ class RedoKeywords(TypedDict, total=False):
     exclusive: bool | None
     """Use whole cluster nodes, not shared with other jobs."""
     container: str | None
-    """Image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none."""
+    """Image in which the command runs, by apptainer: image.sif, a folder, docker://…; none."""
     race: str | Sequence[str] | None
     """Shapes to try at once, on Slurm or here; the job runs in the first that can start:
     local:n1_gpu2,n4_gpu1.

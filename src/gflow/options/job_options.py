@@ -313,8 +313,8 @@ HEADINGS: dict[str, tuple[Option, ...]] = {
             field="exclusive", only_on="cluster", in_shapes=True,
             shown="Whole nodes: yes", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("container", "name",
-            "image in which the command runs on the cluster, by apptainer: image.sif, docker://…; none",
-            field="container", metavar="IMAGE", high=1024, only_on="cluster",
+            "image in which the command runs, by apptainer: image.sif, a folder, docker://…; none",
+            field="container", metavar="IMAGE", high=1024,
             shown="Container: {}", seen_by="owner", changes="waiting", changed_by="owner"),
         JobOption("race", "shapes",
             "shapes to try at once, on Slurm or here; the job runs in the first that can start: "

@@ -80,6 +80,8 @@ class Launch(NamedTuple):
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
     rules: HostRules = HostRules()
+    # Words before the interpreter of its script.
+    wrapper: tuple[str, ...] = ()
     # Rules about devices (gpu/device_files.py); empty: it may open all.
     devices: str = ""
     # The job's folder on this machine, if it runs elsewhere.

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from gflow.core.ids import job_key
-from gflow.core.model import DEFAULT_SPEC, LOCAL, NO_CONTAINER, ArrayProgress, Job, RemoteState, Spec
+from gflow.core.model import DEFAULT_SPEC, LOCAL, ArrayProgress, Job, RemoteState, Spec
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.execution.environment import activation_variables, block, job_variables, named_variables
+from gflow.daemon.execution.local_container import check_container
 from gflow.daemon.execution.log_paths import slurm_path
 from gflow.daemon.execution.resume_command import with_resume_args
 from gflow.daemon.settings import Settings
-from gflow.errors import Refused, UsageError, unknown
+from gflow.errors import Refused, unknown
 from gflow.options.job_options import JOB
 from gflow.options.sbatch_words import is_local, name_of
 from gflow.options.slurm import check_local_words
@@ -43,7 +44,7 @@ def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
     """Refuse unknown targets, and options that the job's target does not support."""
     for spec in specs:
         name = spec.on or spec.overflow
-        _check_container(spec)
+        check_container(settings, spec)
         if not name:
             continue
         if name not in settings.clusters:
@@ -73,17 +74,6 @@ def _check_paths(cluster: Cluster, spec: Spec) -> None:
     for path in (cwd, spec.chdir, spec.output, spec.error):
         if "\n" in path:
             raise Refused(f"jobs on a cluster cannot have a path with a line break: {path!a:.200}")
-
-
-def _check_container(spec: Spec) -> None:
-    """Refuse an image that looks like an option, and a container for a job that may run on this machine."""
-    if spec.container.startswith("-"):
-        raise UsageError(f"--container {spec.container!a} is not an image", hint="--container image.sif")
-    if spec.container and spec.container != NO_CONTAINER and (not spec.on or spec.races_here):
-        raise Refused(
-            "--container is for jobs on a cluster, and this job may run on this machine",
-            hint=f"in the command: apptainer exec --nv {spec.container} COMMAND",
-        )
 
 
 def with_patience(settings: Settings, spec: Spec) -> Spec:

@@ -24,6 +24,7 @@ from gflow.daemon.execution.environment import (
     stand_in_variables,
 )
 from gflow.daemon.execution.gpu_sharing import Sharing
+from gflow.daemon.execution.local_container import in_container
 from gflow.daemon.execution.log_paths import error_path, log_path
 from gflow.daemon.execution.resume_command import with_resume_args
 from gflow.daemon.loop import timers
@@ -216,9 +217,11 @@ class Executor:
         if any(additions):
             variables |= stand_in_variables(script)
         activation = activation_variables(spec, environ, additions)
+        contained, wrapper = in_container(self._settings, job)
         return Launch(
-            job=with_resume_args(job),
+            job=with_resume_args(contained),
             script=script,
+            wrapper=wrapper,
             environ=environ,
             extra=block(variables) + activation + self._limit_variables(job),
             log=log_path(self._settings, job),

@@ -62,6 +62,7 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         memory_advice=launch.rules.is_memory_advice,
         cpu_quota=launch.rules.has_cpu_quota,
         oom_score=launch.rules.oom_score,
+        wrapper=launch.wrapper,
         private_tmp=places.private_tmp if _wants_private_tmp(launch) else "",
     )
 
@@ -81,6 +82,7 @@ def exec_order(
         record=record,
         command=command,
         script=None,
+        wrapper=(),
         log=os.devnull,
         error_log=os.devnull,
         log_cap=0,

@@ -95,6 +95,8 @@ class Order(NamedTuple):
     oom_score: int = 0
     # The folder that it sees as /tmp; empty: everybody's.
     private_tmp: str = ""
+    # Words before the interpreter of its script: what runs it in a container.
+    wrapper: tuple[str, ...] = ()
 
     @property
     def limit_mib(self) -> int:
@@ -147,6 +149,7 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.cpu_quota,
         b"%d" % order.oom_score,
         text(order.private_tmp),
+        join_strings(order.wrapper),
     ]
 
 
@@ -157,7 +160,7 @@ def from_fields(fields: list[bytes]) -> Order:
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
      snapshot, terminal, exec_job, max_processes, unkillable_s, user, devices, default_memory,
-     memory_advice, cpu_quota, oom_score, private_tmp) = fields  # fmt: skip
+     memory_advice, cpu_quota, oom_score, private_tmp, wrapper) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -192,6 +195,7 @@ def from_fields(fields: list[bytes]) -> Order:
         cpu_quota=cpu_quota == b"1",
         oom_score=int(oom_score or 0),
         private_tmp=text(private_tmp),
+        wrapper=tuple(map(text, split_strings(wrapper))),
     )
 
 

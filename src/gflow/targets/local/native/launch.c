@@ -231,6 +231,7 @@ static char **arguments_of(const Message *order, char ***variables, int log, int
     char **list = NULL;
     if (number(order, HAS_SCRIPT)) {
         const char *place = choose_script(order, variables, log, trouble);
+        list = add_strings(list, &count, order->field[WRAPPER]);
         list = add_interpreter(list, &count, order->field[SCRIPT]);
         list = add_strings(list, &count, (Text){(char *)place, strlen(place) + 1});
     }

@@ -242,7 +242,7 @@ def command_of(order: Order, environment: dict[bytes, bytes], log: int) -> list[
         path = order.snapshot
         if order.uid is None:  # in system mode the shim has already made the copy
             write_snapshot(order)
-    return [*interpreter(text), path, *order.command]
+    return [*order.wrapper, *interpreter(text), path, *order.command]
 
 
 def write_snapshot(order: Order) -> None:
