@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check collect bench docs clean coverage fuzz soak web
 
-$(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/native/*)
+$(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/*/native/* src/gflow/*/*/native/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $(STAMP)
 

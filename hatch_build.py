@@ -1,4 +1,4 @@
-"""Build hook: compiles the native shim (C) into the package if there is a compiler. gflow works without it.
+"""Build hook: compiles the native shim and client (C) if there is a compiler. gflow works without them.
 
 With GFLOW_COMPILE=1 the engine is compiled as well (scripts/compile): the same decisions in half the time.
 """
@@ -16,6 +16,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/gflow/targets/local")
+CLIENT = Path("src/gflow/client/native/client.c")
+# The commands: shell scripts, or copies of the native client.
+SCRIPTS = Path("scripts/bin")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-s")
 # Hardened: in system mode it runs as root.
 FLAGS += ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
@@ -24,19 +27,26 @@ FLAGS += ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-
 class NativeShimHook(BuildHookInterface):
     """Runs before a wheel is built, and before an editable installation."""
 
-    # Temporary folder of the compiled engine.
-    _folder = ""
+    # Temporary folders of the native client and of the compiled engine.
+    _folders: list[str] = []
 
     def dependencies(self) -> list[str]:
         return ["mypy>=1.13", "setuptools"] if os.environ.get("GFLOW_COMPILE") else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        self._build_shim(build_data)
+        build_data["shared_scripts"] = {str(SCRIPTS): "."}
+        self._folders = []
+        compiler = shutil.which(os.environ.get("CC", "cc"))
+        if compiler is None or os.environ.get("GFLOW_NO_C"):
+            self.app.display_warning("no C compiler: jobs and commands will be run by Python")
+        else:
+            self._build_shim(compiler, build_data)
+            self._build_client(compiler, build_data)
         if os.environ.get("GFLOW_COMPILE") and version != "editable":
             self._build_engine(build_data)
 
     def _build_engine(self, build_data: dict[str, Any]) -> None:
-        self._folder = folder = tempfile.mkdtemp(prefix="gflow-engine-")
+        folder = self._make_folder()
         script = Path(self.root) / "scripts/compile"
         done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True)
         if done.returncode:
@@ -47,26 +57,39 @@ class NativeShimHook(BuildHookInterface):
         build_data.update(pure_python=False, infer_tag=False, tag=f"{python}-{python}-{platform_tag()}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder)
+        for folder in self._folders:
+            shutil.rmtree(folder)
 
-    def _build_shim(self, build_data: dict[str, Any]) -> None:
-        compiler = shutil.which(os.environ.get("CC", "cc"))
-        if compiler is None or os.environ.get("GFLOW_NO_C"):
-            self.app.display_warning("no C compiler: gflow will run every job by its Python shim")
-            return
+    def _make_folder(self) -> str:
+        self._folders.append(tempfile.mkdtemp(prefix="gflow-build-"))
+        return self._folders[-1]
+
+    def _build_client(self, compiler: str, build_data: dict[str, Any]) -> None:
+        folder = Path(self._make_folder())
+        names = [one.name for one in (Path(self.root) / SCRIPTS).iterdir()]
+        if self._compile(compiler, [str(Path(self.root) / CLIENT)], folder / names[0]):
+            for name in names[1:]:
+                shutil.copy(folder / names[0], folder / name)
+            build_data["shared_scripts"] = {str(folder): "."}
+            self._mark_platform(build_data)
+
+    def _build_shim(self, compiler: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER
         sources = sorted(str(path) for path in (folder / "native").glob("*.c"))
         made = folder / "gflow-shim.new"
+        if self._compile(compiler, sources, made):
+            made.replace(folder / "gflow-shim")  # atomic: a running shim keeps its inode
+            build_data["artifacts"].append(str(FOLDER / "gflow-shim"))
+            self._mark_platform(build_data)
+
+    def _compile(self, compiler: str, sources: list[str], made: Path) -> bool:
         done = subprocess.run([compiler, *FLAGS, "-o", str(made), *sources], capture_output=True, text=True)
         if done.returncode:
-            self.app.display_warning(f"the native shim could not be built: {done.stderr}")
-            return
-        made.replace(folder / "gflow-shim")  # atomic: a running shim keeps its inode
-        build_data["artifacts"].append(str(FOLDER / "gflow-shim"))
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = False
-        build_data["tag"] = f"py3-none-{platform_tag()}"
+            self.app.display_warning(f"{made.name} could not be built: {done.stderr}")
+        return not done.returncode
+
+    def _mark_platform(self, build_data: dict[str, Any]) -> None:
+        build_data.update(pure_python=False, infer_tag=False, tag=f"py3-none-{platform_tag()}")
 
 
 def platform_tag() -> str:

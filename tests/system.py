@@ -64,7 +64,7 @@ class System:
                 connection.request(
                     method,
                     path,
-                    None if body is None else json.dumps(body),
+                    body if body is None or isinstance(body, bytes) else json.dumps(body),
                     {"Accept": accept} if accept else {},
                 )
                 response = connection.getresponse()

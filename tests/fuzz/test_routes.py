@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.daemon.api.routes import ROUTES
-from gflow.options.job_options import JOB
+from gflow.options.commands.ginfo_options import OPTIONS as GINFO
+from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
+from gflow.options.job_options import GBATCH, JOB
 from tests.fuzz.texts import JSON, NUMBER, TEXT
 from tests.harness import Box, UnixConnection
 
@@ -179,6 +181,46 @@ def test_option_of_any_json_type_is_taken_or_refused(served: Box, route: str) ->
         if status >= 500 or (status >= 400 and not answer["title"]):
             wrong.append((option.name, value, answer))
     assert not wrong
+
+
+def call_of(data: st.DataObject, work: str) -> list[str]:
+    """The fields of a command line that has no effect: its job is held, and is `true`."""
+    program = data.draw(st.sampled_from(("gbatch", "gqueue", "ginfo", "gjob", "gctl")), "program")
+    table = {"gbatch": GBATCH, "gqueue": GQUEUE}.get(program, GINFO)
+    names = st.sampled_from([option.name for option in table if option.name not in PATHS])
+    options = data.draw(st.lists(st.tuples(names, st.none() | TEXT), max_size=4), "options")
+    words = [f"--{name}" + ("" if value is None else f"={value}") for name, value in options]
+    if program == "gbatch":
+        words = ["--hold", *words, "--", "true"]
+    else:
+        words = [
+            *(["show"] if program == "gjob" else []),
+            *words,
+            *data.draw(st.lists(REFERENCE, max_size=3)),
+        ]
+    words = [word.replace("\0", "") for word in words]
+    numbers = [data.draw(st.sampled_from(("0", "7", "80", "-1", str(10**30)))) for _ in range(3)]
+    return [program, str(uuid4()), work, *numbers, "1", "2" * len(words), str(len(words)), *words]
+
+
+@given(data=st.data())
+def test_a_command_line_is_answered_or_left_to_the_client(served: Box, data: st.DataObject) -> None:
+    fields = call_of(data, str(served.work))
+    if data.draw(st.booleans(), "damaged"):
+        at = data.draw(st.integers(0, len(fields) - 1))
+        fields[at] = data.draw(TEXT | st.sampled_from(("", "-1", "9" * 5000, "\udcff")), "field")
+        if fields[0] == "gbatch" and at >= 8:  # the words may be another command then
+            fields[0] = "gqueue"
+    body = "\0".join([*fields, "A=1", "B"]).encode(errors="surrogateescape")
+    connection = UnixConnection(served.socket)
+    connection.request("POST", "/command", body, {"Content-Type": "application/octet-stream"})
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert answer.status in (200, 204, 400), text
+    if answer.status == 200:
+        assert int(answer.headers["x-gflow-stderr"]) <= len(text)
+        assert (answer.headers["x-gflow-exit"] == "0") == (int(answer.headers["x-gflow-stderr"]) < len(text))
 
 
 @given(st.binary(max_size=400) | st.lists(st.sampled_from(OF_HTTP)).map(b"".join))

@@ -68,6 +68,7 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
             ("/jobs", {"token": "openapi-1", "jobs": mine}),
             ("/jobs?dry-run=1", {"token": "openapi-2", "jobs": mine}),
         ],
+        ("POST", "/command"): [("/command", b"gqueue\0\0/\x000\x00-1\x00-1\x000\0\x000\0")],
         ("GET", "/jobs"): [
             ("/jobs?all=1", None),
             ("/jobs?states=Running", None),

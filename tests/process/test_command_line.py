@@ -16,10 +16,12 @@ from gflow.cli.registry import PROGRAMS
 from tests.harness import BIN, Box, wait_until
 
 HOT = {
-    "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.options", "gflow.options.parse",
-    "gflow.paths", "gflow.options.job_options",
+    "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.paths",
 }  # fmt: skip
-CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main"}
+CALL = HOT | {
+    "gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.options", "gflow.options.parse",
+    "gflow.options.job_options",
+}  # fmt: skip
 LOOK = CALL | {
     "gflow.cli.common",
     "gflow.cli.common.listing",
@@ -40,10 +42,10 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
     ("words", "modules"),
     [
         ("gbatch true", HOT),
-        ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue", *options("gqueue")}),
+        ("gqueue -s Running -f JOBID,ST", HOT),
         ("gstats -o csv", LOOK | {"gflow.cli.gstats", *options("gstats")}),
-        ("ginfo", CALL | {"gflow.cli.ginfo", *options("ginfo")}),
-        ("gjob show 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
+        ("ginfo", HOT),
+        ("gjob show 1", HOT),
         ("gjob history 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
         ("gcancel 1", CALL | {"gflow.cli.gcancel", *options("gcancel")}),
     ],

@@ -37,6 +37,7 @@ ALLOWED = {
 # What is sent to each route, for a job of Ann's. Those that wait for a job get one that is over.
 BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/jobs"): lambda job: {"token": os.urandom(8).hex(), "jobs": [request("true")]},
+    ("POST", "/command"): lambda job: b"gjob\0\0/\x000\x00-1\x00-1\x000\0\x002\0show\0%d\0" % job,
     ("POST", "/jobs/redo"): lambda job: {"token": os.urandom(8).hex(), "job": str(job), "options": {}},
     ("POST", "/jobs/{job}/exec"): lambda job: {"command": ["true"]},
     ("POST", "/jobs/cancel"): lambda job: {"jobs": [str(job)]},

@@ -1,11 +1,7 @@
-import os
-
 import pytest
 
-from gflow.client import hot_path, http
+from gflow.client import http
 from gflow.client.hot_path import join_chunks, read_body
-from gflow.options.job_options import GBATCH
-from gflow.options.parse import parse
 
 
 @pytest.mark.parametrize(
@@ -50,68 +46,3 @@ def test_a_chunk_may_hold_what_looks_like_an_end():
 def test_query_values_are_quoted(text, quoted):
     assert http.quote(text) == quoted
     assert http.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"
-
-
-# ---------------------------------------------------------------- values that look like ranges
-
-
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        ("seed=1-10", "gbatch: seed has one value, 1-10; the range is --param seed=1:10\n"),
-        ("bs=16..64", "gbatch: bs has one value, 16..64; the range is --param bs=16:64\n"),
-        ("bs=16-64,1", ""),
-        ("lr=1e-5", ""),
-        ("x=-1", ""),
-        ("x=a-b", ""),
-    ],
-)
-def test_a_value_that_looks_like_a_range_is_noted_on_a_terminal(monkeypatch, text, note):
-    shown = []
-    monkeypatch.setattr(hot_path, "write_folded", lambda fd, data: shown.append(data.decode()))
-    for is_terminal in (True, False):
-        monkeypatch.setattr(hot_path.posix, "isatty", lambda fd, answer=is_terminal: answer)
-        hot_path.note_parameters(parse(["--param", text], GBATCH)[0])
-    assert shown == ([note] if note else [])
-
-
-# ---------------------------------------------------------------- options after the command
-
-
-def note_of(monkeypatch, words, *, is_terminal=True):
-    shown = []
-    monkeypatch.setattr(hot_path.posix, "isatty", lambda fd: is_terminal)
-    monkeypatch.setattr(hot_path.posix, "get_terminal_size", lambda fd: os.terminal_size((200, 40)))
-    monkeypatch.setattr(hot_path, "write", lambda fd, data: shown.append((fd, data.decode())))
-    hot_path.note_options_of_command(*parse(words.split(), GBATCH, until_word=True))
-    return shown
-
-
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        ("python train.py --gpus 1", "--gpus 1 goes to python"),
-        ("--name x /usr/bin/python train.py --gpus=2 --lr 1", "--gpus=2 goes to python"),
-        ("train.sh --gpus", "--gpus goes to train.sh"),
-    ],
-)
-def test_gpus_after_the_command_are_noted_on_a_terminal(monkeypatch, words, given):
-    text = f"gbatch: {given}; the job asks for no GPU. Put options before the command.\n"
-    assert note_of(monkeypatch, words) == [(2, text)]
-    assert note_of(monkeypatch, words, is_terminal=False) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--gpus 1 python train.py --gpus 1",
-        "--gres gpu:1 python train.py --gpus 1",
-        "--shape big train.sh --gpus 1",
-        "--gpus 0 python train.py --gpus 1",
-        "python train.py --gpus-per-node 1",
-        "python train.py --lr 1",
-        "true",
-    ],
-)
-def test_no_note_if_the_job_asks_for_gpus_or_the_word_is_another(monkeypatch, words):
-    assert note_of(monkeypatch, words) == []

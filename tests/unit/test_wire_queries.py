@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
-from gflow.cli.gqueue import PASSED
 from gflow.errors import UsageError
 from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
+from gflow.options.commands.gqueue_query import PASSED
 from gflow.wire.queries import EventsQuery, JobsQuery, Query, StatsQuery, SubmitQuery, read_query
 
 

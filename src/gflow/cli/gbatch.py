@@ -12,6 +12,7 @@ from gflow.client.request_builder import describe
 from gflow.errors import Unreachable
 from gflow.options.job_options import GBATCH, HEADINGS
 from gflow.options.parse import parse
+from gflow.options.plain_submission import letter_note, terminal_notes
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 
@@ -51,19 +52,28 @@ def run(words: list[str]) -> int:
         from gflow.cli.main import version
 
         return version("gbatch")
-    hot_path.note_letter(values, words)
+    _write_notes(letter_note(values, words))
     job = describe(values, command)
-    if any(word.startswith("--gpus") for word in command[1:]):
-        hot_path.note_options_of_command(json.loads(job)["options"], command)
-    hot_path.note_parameters(values)
+    if os.isatty(2):
+        _write_notes(terminal_notes(json.loads(job)["options"], command, values.get("param", ())))
     body = hot_path.submission(os.urandom(16).hex(), job)
     return _dry_run(body, values) if values.keys() & {"dry-run", "test-only"} else _submit(body, values)
 
 
+def _write_notes(text: str) -> None:
+    hot_path.write_folded(2, text.encode(errors="replace"))
+
+
 def _submit(body: bytes, values: dict[str, Any]) -> int:
     if "wait" not in values and "json" not in values:
-        status, headers, text = hot_path.deliver(body, hot_path.target(values))
-        return hot_path.show(status, headers, b"" if "quiet" in values and status < 400 else text)
+        path = "/jobs?parsable" if "parsable" in values else "/jobs?named" if os.isatty(1) else "/jobs"
+        status, headers, text = hot_path.deliver(body, path)
+        if status >= 400:
+            hot_path.write_folded(2, b"gbatch: " + text)
+            return hot_path.exit_code(headers)
+        hot_path.print_note(headers)
+        hot_path.write(1, b"" if "quiet" in values else text)
+        return 0
     answer = _json(*hot_path.deliver(body, "/jobs", "application/json"))
     if "json" in values and "wait" not in values:
         _write(answer)

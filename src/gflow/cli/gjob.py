@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
-from gflow.options.commands.gjob_options import options_of
+from gflow.options.commands.gjob_options import ALIASES, options_of
 from gflow.options.job_options import COMMON, JSON, refuse
 from gflow.options.parse import parse
 
@@ -183,7 +183,7 @@ def _place_of(job: str) -> dict[str, Any]:
 
 
 def _results(values: Values, jobs: list[str]) -> int:
-    from gflow.cli.common.listing import output_of
+    from gflow.options.parse import output_of
 
     output = "csv" if "csv" in values else output_of(values, options_of("results"))
     states = [values["states"]] if "states" in values else []
@@ -393,7 +393,3 @@ COMMANDS = {
     "wait": Command("wait for jobs and exit with the highest exit code", _wait),
     "close-sessions": Command("does nothing: there are no sessions", _close_sessions, needs_jobs=False),
 }
-ALIASES = {
-    "a": "attach", "l": "log", "h": "hold", "r": "release", "s": "show", "u": "update",
-    "close": "close-sessions",
-}  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.common.listing import output_of, since_of
+from gflow.cli.common.listing import since_of
 from gflow.client import hot_path, http
 from gflow.options.commands.gstats_options import OPTIONS
 from gflow.options.job_options import refuse
-from gflow.options.parse import parse
+from gflow.options.parse import output_of, parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

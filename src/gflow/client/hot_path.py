@@ -1,7 +1,8 @@
-"""The hot path of the command line: `gbatch` in a few milliseconds of Python.
+"""The hot path of the command line, in a few milliseconds of Python: the daemon reads the words and renders
+the text; this sends the words and prints the bytes. `client.c` does the same in one millisecond.
 
-Imports only builtin C modules and the option table: no os, json, socket or re. The daemon
-renders the text; this prints its bytes. `gflow.entry` hands any other command to `gflow.cli`.
+Imports only builtin C modules: no os, json, socket or re. `gflow.entry` hands what the daemon does not serve
+to `gflow.cli`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,13 @@ from _socket import AF_UNIX, SOCK_STREAM, socket
 from binascii import b2a_base64
 
 from gflow import paths
-from gflow.options.job_options import CAPTURE, GBATCH, JOB, PER_UNIT
-from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-# Characters that make a single argument a shell command line instead of a program name.
-SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
 RECEIVE = 1 << 16
-# The working folder is taken from $PWD, so a job can be submitted through a link.
-LINK_TO_FOLDER = 'enter the folder through a link: ln -s "$PWD" ~/link; cd ~/link'
+OCTETS = "application/octet-stream"
 CUT_OFF = "the daemon closed the connection in the middle of its answer"
 
 
@@ -37,77 +33,63 @@ def leave(code: int) -> NoReturn:
     posix._exit(code)
 
 
-# ---------------------------------------------------------------- submit
+# ---------------------------------------------------------------- commands that the daemon reads
+
+# As in client.c.
+IN_DAEMON = ("gbatch", "gqueue", "ginfo", "gjob")
+# Most words of which the daemon gets to know what they name.
+LOOKED_UP = 16
 
 
-def submit(words: list[str]) -> int | None:
-    """Submit one job, print the answer and return the exit code. None if this is no plain submission."""
-    if words and words[0] in ("completion", "new"):
+def run_in_daemon(program: str, words: list[str], lost: str) -> int | None:
+    """Let the daemon run a command line, print the answer, return the exit code. None: it is for `gflow.cli`.
+
+    `lost`: the token of a request of the native client whose answer was lost; empty: there was none.
+    """
+    if program not in IN_DAEMON or lost == "-":
         return None
-    values, command = parse(words, GBATCH, until_word=True)
-    if values.keys() & SLOW or (values and has_sbatch_variables()):
+    call = describe_call(program, words, lost or posix.urandom(16).hex())
+    try:
+        if lost:
+            raise ConnectionResetError
+        status, headers, content = request("POST", "/command", call, media=OCTETS)
+    except Exception as error:
+        if not isinstance(error, ConnectionError) or isinstance(error, ConnectionRefusedError):
+            return None  # there is no daemon
+        if program != "gbatch":
+            raise
+        from gflow.client.retry import retry
+
+        status, headers, content = retry(lambda: request("POST", "/command", call, media=OCTETS), error)
+    if status != 200:
         return None
-    if not is_plain(command):
-        return None
-    note_letter(values, words)
-    note_options_of_command(values, command)
-    note_parameters(values)
-    token = posix.urandom(16).hex()
-    body = submission(token, job_body(values, command))
-    status, headers, answer = deliver(body, target(values))
-    return show(status, headers, answer)
+    errors = int(headers.partition(b"\r\nx-gflow-stderr: ")[2].partition(b"\r\n")[0])
+    write(2, content[:errors])
+    write(1, content[errors:])
+    return exit_code(headers, 0)
 
 
-def note_letter(values: dict[str, Any], words: list[str]) -> None:
-    """Note that -n with a number names the job: in Slurm it is the number of tasks."""
-    name = values.get("name", "")
-    if name.isdigit() and ("-n" in words or "-n" + name in words):
-        write(2, f"gbatch: the job is called {name}: -n is --name here; Slurm's -n is --ntasks\n".encode())
+def describe_call(program: str, words: list[str], token: str) -> bytes:
+    """A command line and what its meaning depends on: the fields of `daemon.api.command_lines`."""
+    is_plain = getenv("NO_COLOR") or getenv("TERM") == "dumb"
+    facts = "".join(map(look_up, words[:LOOKED_UP])) if program == "gbatch" else ""
+    fields = (
+        program, token, working_folder(), str(umask()), columns(1), columns(2), "0" if is_plain else "1",
+        facts, str(len(words)), *words, "",
+    )  # fmt: skip
+    call = "\0".join(fields).encode(errors="surrogateescape")
+    return call + environment() if program == "gbatch" else call
 
 
-def note_options_of_command(values: dict[str, Any], command: list[str]) -> None:
-    """Note on a terminal that --gpus after the command is passed to it, if the job asks for no GPU."""
-    for at, word in enumerate(command):
-        if word.startswith("--gpus") and word[6:7] in ("", "="):
-            if posix.isatty(2) and not values.keys() & {"gpus", "shape", "race"}:
-                given = word if word[6:] else " ".join(command[at : at + 2])
-                program = command[0].rpartition("/")[2]
-                text = f"{given} goes to {program}; the job asks for no GPU. Put options before the command."
-                write_folded(2, f"gbatch: {text}\n".encode(errors="replace"))
-            return
+def look_up(word: str) -> str:
+    """What a word names: 1 a file, 2 a program on the PATH, 4 an ELF executable."""
+    if word.startswith("-"):
+        return "0"
+    return str(is_file(word) + (4 * is_binary(word) if "/" in word else 2 * is_on_path(word)))
 
 
-def note_parameters(values: dict[str, Any]) -> None:
-    """Note on a terminal that a parameter has one value that looks like a range."""
-    if "param" in values and posix.isatty(2):
-        from gflow.options.sweeps import note_range
-
-        if text := note_range(values["param"]):
-            write_folded(2, f"gbatch: {text}\n".encode(errors="replace"))
-
-
-def target(values: dict[str, Any]) -> str:
-    """The path to POST to; its query selects the format of the answer."""
-    if "parsable" in values:
-        return "/jobs?parsable"
-    return "/jobs?named" if posix.isatty(1) else "/jobs"
-
-
-def is_plain(command: list[str]) -> bool:
-    """Whether the words are a program and its arguments: no script, no shell command line."""
-    if not command:
-        return False
-    word = command[0]
-    if "/" in word:
-        return len(command) > 1 and is_binary(word)
-    if len(command) == 1 and (SHELL.intersection(word) or is_file(word)):
-        return False
-    return is_on_path(word)
-
-
-def has_sbatch_variables() -> bool:
-    """Whether the environment has variables of sbatch, which options may override."""
-    return any(name.startswith(b"SBATCH_") for name in posix.environ)
+def columns(fd: int) -> str:
+    return str(posix.get_terminal_size(fd).columns) if posix.isatty(fd) else "-1"
 
 
 def is_on_path(word: str) -> bool:
@@ -128,37 +110,6 @@ def is_binary(path: str) -> bool:
         posix.close(fd)
 
 
-def job_body(
-    values: dict[str, Any], command: list[str], script: str = "", captured: tuple[str, bytes] | None = None
-) -> str:
-    """One job of a submission as JSON.
-
-    `script`: further members, already JSON. `captured`: folder and environment, if not the caller's.
-    """
-    options = {name: value for name, value in values.items() if name in JOB_NAMES}
-    folder, block = captured or (working_folder(), environment())
-    check_utf8("".join(command), "the command", "put it into a script")
-    check_utf8(folder, "the name of the working folder", LINK_TO_FOLDER)
-    parts = (
-        '"command":' + dumps(command),
-        '"cwd":' + dumps(folder),
-        f'"umask":{umask()}',
-        '"environ":"' + base64(block) + '"',
-        '"options":' + dumps(options),
-    )
-    return "{" + ",".join(parts) + script + "}"
-
-
-def check_utf8(text: str, what: str, hint: str) -> None:
-    """Refuse text that is not UTF-8 (lone surrogates in Python), because JSON cannot carry it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        from gflow.errors import UsageError
-
-        raise UsageError(f"{what} contains bytes that are not UTF-8", hint=hint) from None
-
-
 def submission(token: str, job: str) -> bytes:
     return f'{{"token":"{token}","jobs":[{job}]}}'.encode()
 
@@ -171,14 +122,6 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
         from gflow.client.retry import retry
 
         return retry(lambda: request("POST", path, body, accept), error)
-
-
-# Options left to `gflow.cli`. `begin` is one, because times depend on the configured time zone.
-SLOW = {
-    "help", "version", "wait", "json", "begin", "dry-run", "test-only", "venv", "conda-env", "fit",
-    "gpus-per-task", "wrap", "quiet", "ignored", *PER_UNIT, *[option.name for option in CAPTURE],
-}  # fmt: skip
-JOB_NAMES = {option.name for option in JOB}
 
 
 def working_folder() -> str:
@@ -210,7 +153,12 @@ def environment() -> bytes:
 
 
 def request(
-    method: str, path: str, body: bytes = b"", accept: str = "text/plain", within: float | None = None
+    method: str,
+    path: str,
+    body: bytes = b"",
+    accept: str = "text/plain",
+    within: float | None = None,
+    media: str = "application/json",
 ) -> tuple[int, bytes, bytes]:
     """One exchange with the daemon: status, raw headers, body. `within`: seconds until TimeoutError."""
     sock = connect()
@@ -218,7 +166,7 @@ def request(
         sock.settimeout(within)
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {accept}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Content-Type: {media}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     try:
         sock.sendall(head.encode() + body)
@@ -236,6 +184,8 @@ def request(
 
 def read_body(headers: bytes, content: bytes) -> bytes:
     """The body of an answer; raises if a part of it is missing."""
+    if headers[9:12] == b"204":  # has no body
+        return b""
     at = headers.find(b"\r\ncontent-length: ")
     if at < 0:
         return join_chunks(content)
@@ -327,16 +277,6 @@ def unreachable(path: str, error: OSError) -> NoReturn:
     raise absent(getenv) from None
 
 
-def show(status: int, headers: bytes, body: bytes) -> int:
-    """Print an answer; return the exit code."""
-    if status < 400:
-        print_note(headers)
-        write(1, body)
-        return 0
-    write_folded(2, b"gbatch: " + body)
-    return exit_code(headers)
-
-
 def print_note(headers: bytes, program: str = "gbatch") -> None:
     """Print the daemon's note, if any, on standard error: standard output may be read by a program."""
     at = headers.find(b"\r\nx-gflow-note: ")
@@ -362,10 +302,10 @@ def terminal() -> dict[str, str]:
     return query if getenv("NO_COLOR") or getenv("TERM") == "dumb" else query | {"color": "1"}
 
 
-def exit_code(headers: bytes) -> int:
-    """The exit code of a refusal, from its header."""
+def exit_code(headers: bytes, otherwise: int = 1) -> int:
+    """The exit code in the header of an answer."""
     at = headers.find(b"\r\nx-gflow-exit: ")
-    return int(headers[at + 16 : at + 18].strip() or 1) if at >= 0 else 1
+    return int(headers[at + 16 : at + 19].partition(b"\r")[0] or otherwise) if at >= 0 else otherwise
 
 
 def write(fd: int, data: bytes) -> None:

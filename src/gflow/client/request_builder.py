@@ -14,8 +14,11 @@ from gflow.errors import UsageError
 from gflow.options import directives, slurm
 from gflow.options.job_options import GBATCH
 from gflow.options.parse import parse
+from gflow.options.plain_submission import JOB_NAMES, SHELL
 from gflow.options.sbatch_words import merge_words, overridden_variables
 
+# The working folder is taken from $PWD, so a job can be submitted through a link.
+LINK_TO_FOLDER = 'enter the folder through a link: ln -s "$PWD" ~/link; cd ~/link'
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # Options with which files and programs of the job cannot be checked at submission.
 UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "begin", "hold", "on"}
@@ -76,7 +79,7 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
     word = command[0]
     if not word.strip():
         raise UsageError("the command is empty", hint=NO_COMMAND)
-    if len(command) == 1 and hot_path.SHELL.intersection(word):
+    if len(command) == 1 and SHELL.intersection(word):
         return ["bash", "-c", word]
     if not in_sight or word == STAND_IN or ("/" not in word and hot_path.is_on_path(word)):
         return command
@@ -85,7 +88,7 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
         raise UsageError(f"{shown} is a folder, not a script")
     if "/" in word:
         raise UsageError(f"there is no file {shown}")
-    if word in SHELL_WORDS or hot_path.SHELL.intersection(word):
+    if word in SHELL_WORDS or SHELL.intersection(word):
         raise UsageError(f"{shown} is a shell builtin or shell syntax", hint=_quoting_hint(command))
     raise UsageError(f"{shown} is neither a file nor a program on your PATH")
 
@@ -148,7 +151,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     if ignored:
         options[slurm.IGNORED] = ",".join(ignored)
     options = merge_options(options, directives.read(text, where))
-    hot_path.check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
+    _check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
     script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
     return _body(merge_options(options, values), arguments, script)
 
@@ -161,7 +164,31 @@ def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
     captured, there = capture(values), folder_there(values)
     chdir = f',"chdir":{hot_path.dumps(there)}' if there else ""
-    return hot_path.job_body(resolve(values), command, script + rows + chdir, captured)
+    return _job_body(resolve(values), command, script + rows + chdir, captured)
+
+
+def _job_body(values: dict[str, Any], command: list[str], script: str, captured: tuple[str, bytes]) -> str:
+    """One job as JSON. `script`: further members, already JSON. `captured`: its folder and environment."""
+    options = {name: value for name, value in values.items() if name in JOB_NAMES}
+    folder, block = captured
+    _check_utf8("".join(command), "the command", "put it into a script")
+    _check_utf8(folder, "the name of the working folder", LINK_TO_FOLDER)
+    parts = (
+        '"command":' + hot_path.dumps(command),
+        '"cwd":' + hot_path.dumps(folder),
+        f'"umask":{hot_path.umask()}',
+        '"environ":"' + hot_path.base64(block) + '"',
+        '"options":' + hot_path.dumps(options),
+    )
+    return "{" + ",".join(parts) + script + "}"
+
+
+def _check_utf8(text: str, what: str, hint: str) -> None:
+    """Refuse text that is not UTF-8 (lone surrogates in Python), because JSON cannot carry it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} contains bytes that are not UTF-8", hint=hint) from None
 
 
 def _rows(path: str) -> list[dict[str, str]]:

@@ -145,3 +145,14 @@ def _refuse_unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
 
     close = nearest(name.lstrip("-"), [text[2:] for text in spelled if text.startswith("--")])
     refuse(f"unknown option {name!a}", f"did you mean --{close}?" if close else "see --help")
+
+
+def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:
+    """The requested output format."""
+    output: str = "json" if "json" in values else values.get("output", "table").lower()
+    (choices,) = [option.choices for option in options if option.name == "output"]
+    if output not in choices:
+        from gflow.errors import unknown
+
+        raise unknown("output format", output, choices)
+    return output

@@ -1,23 +1,10 @@
-"""Options that commands share: the output format, --since, and --user with --me."""
+"""Options that commands share: --since, and --user with --me."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
-
-    from gflow.options.job_options import Option
-
-
-def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:
-    """The requested output format."""
-    output: str = "json" if "json" in values else values.get("output", "table").lower()
-    (choices,) = [option.choices for option in options if option.name == "output"]
-    if output not in choices:
-        from gflow.errors import unknown
-
-        raise unknown("output format", output, choices)
-    return output
 
 
 def since_of(text: str) -> str:

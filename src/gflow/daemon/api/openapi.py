@@ -128,7 +128,10 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         }
     if route.query is queries.EventsQuery:
         operation["parameters"].append(LAST_EVENT)
-    if route.body is not None:
+    if route.body is bytes:
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {"schema": {}}}}
+        operation["responses"]["204"] = {"description": "Not done: the client has to do it"}
+    elif route.body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(route.body)}}}
     return operation
 

@@ -64,12 +64,20 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
 
     A body above `LARGE` is decoded in a worker thread.
     """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind != "application/json":
-        raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
+    body = await receive_body(request, "application/json", most)
+    if len(body) <= LARGE:
+        wanted: T = decode(body, into)
+        return wanted
+    return await context_of(request).threads.run(caller(request)[0], decode, body, into)
+
+
+async def receive_body(request: Request, media: str, most: int) -> bytes:
+    """Receive the body, which has this media type and at most `most` bytes."""
+    kind = request.headers.get("content-type", media).partition(";")[0].strip()
+    if kind != media:
+        raise WrongType(f"the request must be {media}, not {kind[:60]!a}")
     body, values = bytearray(), 0
-    rate_limits, (uid, _) = context_of(request).rate_limits, caller(request)
-    counted = accounting_uid(uid)
+    rate_limits, counted = context_of(request).rate_limits, accounting_uid(caller(request)[0])
     most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -88,10 +96,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
         raise UsageError("the connection was closed before the request was complete") from None
     finally:
         rate_limits.release_received(counted, len(body))
-    if len(body) <= LARGE:
-        wanted: T = decode(bytes(body), into)
-        return wanted
-    return await context_of(request).threads.run(uid, decode, bytes(body), into)
+    return bytes(body)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

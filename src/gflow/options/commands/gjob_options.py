@@ -79,6 +79,11 @@ OPTIONS = {
         Option("all", "flag", "does nothing", short="a"),
     ),
 }
+# Short names of the commands.
+ALIASES = {
+    "a": "attach", "l": "log", "h": "hold", "r": "release", "s": "show", "u": "update",
+    "close": "close-sessions",
+}  # fmt: skip
 
 
 def options_of(command: str) -> tuple[Option, ...]:

@@ -1,0 +1,367 @@
+/* The commands of gflow as a thin client: sends the words of the command line, and what the daemon must know about the
+ * caller, to POST /command (see daemon/api/handlers/command.py), prints the answer and exits with its code. Whatever
+ * the daemon does not serve, and everything without a daemon, is run by the Python client.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { LOOKED_UP = 16, MOST_ANSWER = 1 << 30, MOST_FILE = 1 << 20 };
+typedef struct {
+    char *at;
+    size_t size, room;
+} Bytes;
+
+static char **words;                                       /* without the program */
+static int count;
+static char bin[PATH_MAX], token[33];                      /* our folder; makes a retry idempotent */
+static const char *program;
+extern char **environ;
+
+static _Noreturn void fail(const char *what)
+{
+    dprintf(2, "%s: %s\n", program, what);
+    _exit(1);
+}
+
+static void add(Bytes *to, const void *bytes, size_t size)
+{
+    if (to->room - to->size <= size) {                     /* there is always room for a zero byte behind */
+        to->room = 2 * (to->room + size) + 4096;
+        if (!(to->at = realloc(to->at, to->room)))
+            fail("out of memory");
+    }
+    memcpy(to->at + to->size, bytes, size);
+    to->at[to->size += size] = 0;
+}
+
+static void add_field(Bytes *to, const char *text) { add(to, text, strlen(text) + 1); }
+
+static void add_number(Bytes *to, long number)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%ld", number);
+    add_field(to, text);
+}
+
+/* Become the Python client. `lost`: the token of a request whose answer was lost; "-": the daemon does not serve us. */
+static _Noreturn void run_python(const char *lost)
+{
+    static char code[] = "import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;"
+                         "main(s.pop(1),s.pop(1))";
+    char python[PATH_MAX + 16], lib[PATH_MAX + 16], site[PATH_MAX + 300] = "", entry[PATH_MAX + 320];
+    snprintf(python, sizeof python, "%s/python3", bin);
+    snprintf(lib, sizeof lib, "%s/../lib", bin);
+    DIR *folder = opendir(lib);
+    for (struct dirent *one; !*site && folder && (one = readdir(folder));) {
+        snprintf(site, sizeof site, "%s/%s/site-packages", lib, one->d_name);
+        snprintf(entry, sizeof entry, "%s/gflow/entry.py", site);
+        if (strncmp(one->d_name, "python3", 7) || access(entry, R_OK))
+            *site = 0;
+    }
+    const char **argv = calloc((size_t)count + 11, sizeof *argv);
+    int at = 0;
+    if (!argv)
+        fail("out of memory");
+    argv[at++] = python;
+    if (*site) {                                           /* no site, no environment: see launcher.sh */
+        argv[at++] = "-I";
+        argv[at++] = "-S";
+        argv[at++] = "-X";
+        argv[at++] = "utf8";
+    } else                                                 /* an editable installation */
+        argv[at++] = "-P";
+    argv[at++] = "-c";
+    argv[at++] = code;
+    argv[at++] = *site ? site : bin;
+    argv[at++] = program;
+    argv[at++] = lost;
+    memcpy(argv + at, words, (size_t)count * sizeof *argv);
+    execv(python, (char **)argv);
+    fail(strerror(errno));
+}
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value ? value : "";
+}
+
+/* ------------------------------------------------------------ the daemon's socket (as in hot_path.py) */
+
+static bool exists(const char *path)
+{
+    struct stat found;
+    return !stat(path, &found);
+}
+
+static void join(char path[PATH_MAX], const char *first, const char *second)
+{
+    if ((size_t)snprintf(path, PATH_MAX, "%s%s", first, second) >= PATH_MAX)
+        run_python("-");
+}
+
+/* The socket of the user's own daemon. */
+static void own_address(char path[PATH_MAX])
+{
+    char data[PATH_MAX], file[PATH_MAX];
+    const char *home = variable("HOME"), *xdg = variable("XDG_DATA_HOME");
+    join(file, *xdg == '/' ? xdg : *home ? home : "/", *xdg == '/' ? "" : "/.local/share");
+    join(data, file, "/gflow");
+    join(file, data, "/address");
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        const char *runtime = variable("XDG_RUNTIME_DIR");
+        join(path, *runtime ? runtime : data, *runtime ? "/gflow/gflowd.sock" : "/gflowd.sock");
+        return;
+    }
+    ssize_t size = read(fd, file, sizeof file - 1);
+    close(fd);
+    file[size > 0 ? size : 0] = 0;
+    static const char space[] = " \t\n\v\f\r";
+    char *text = file + strspn(file, space);
+    for (size = (ssize_t)strlen(text); size && strchr(space, text[size - 1]);)
+        text[--size] = 0;
+    join(path, text, "");
+}
+
+/* A connection to the daemon, which is root's or ours unless the user named its socket. */
+static int connect_daemon(void)
+{
+    char system[PATH_MAX], own[PATH_MAX];
+    const char *chosen = variable("GFLOW_SOCKET"), *path = chosen;
+    join(system, variable("GFLOW_SYSTEM_ROOT"), "/run/gflow/gflowd.sock");
+    own_address(own);
+    if (!*chosen)
+        path = exists(system) ? system : own;
+    if (path == system && isatty(1) && !strcmp(program, "gqueue") && exists(own))
+        run_python("-");                                    /* it may point to jobs of the other daemon */
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *name = strrchr(path, '/');
+    size_t length = strlen(path);
+    int folder = -1;
+    if (length >= sizeof address.sun_path && name) {       /* a long path is reached through its folder */
+        char parent[PATH_MAX];
+        snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
+        folder = open(parent, O_PATH | O_CLOEXEC);
+        length = (size_t)snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", folder, name);
+    } else if (length < sizeof address.sun_path)
+        memcpy(address.sun_path, path, length);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (length >= sizeof address.sun_path || fd < 0 || connect(fd, (void *)&address, sizeof address))
+        run_python("-");
+    if (folder >= 0)
+        close(folder);
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) ||
+        (strcmp(path, chosen) && strcmp(path, system) && peer.uid && peer.uid != geteuid()))
+        run_python("-");
+    return fd;
+}
+
+/* ------------------------------------------------------------ the request */
+
+/* What a word names: 1 a file, 2 a program on the PATH, 4 an ELF executable. */
+static int look_up(const char *word)
+{
+    struct stat found;
+    char path[2 * PATH_MAX], magic[4] = "";
+    int facts = !stat(word, &found) && !S_ISDIR(found.st_mode);
+    if (strchr(word, '/')) {
+        int fd = open(word, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd >= 0 && read(fd, magic, 4) == 4 && !memcmp(magic, "\177ELF", 4))
+            facts |= 4;
+        close(fd);
+        return facts;
+    }
+    for (const char *folder = variable("PATH");; folder++) {
+        size_t length = strcspn(folder, ":");
+        if ((size_t)snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, word) < sizeof path &&
+            !access(path, X_OK) && !stat(path, &found) && !S_ISDIR(found.st_mode))
+            return facts | 2;
+        if (!*(folder += length))
+            return facts;
+    }
+}
+
+/* The working folder: $PWD if it names it (it keeps links). */
+static void add_folder(Bytes *to)
+{
+    char path[PATH_MAX];
+    const char *shown = variable("PWD");
+    struct stat mine, here;
+    if (*shown == '/' && !stat(shown, &mine) && !stat(".", &here) && mine.st_dev == here.st_dev &&
+        mine.st_ino == here.st_ino)
+        add_field(to, shown);
+    else if (getcwd(path, sizeof path))
+        add_field(to, path);
+    else
+        run_python("-");
+}
+
+/* Columns of a terminal; -1: it is none. */
+static int columns(int fd)
+{
+    struct winsize size = {0};
+    return !isatty(fd) ? -1 : ioctl(fd, TIOCGWINSZ, &size) ? 0 : size.ws_col;
+}
+
+static Bytes describe_call(void)
+{
+    Bytes body = {0};
+    mode_t mask = umask(077);
+    umask(mask);
+    add_field(&body, program);
+    add_field(&body, token);
+    add_folder(&body);
+    add_number(&body, mask);
+    add_number(&body, columns(1));
+    add_number(&body, columns(2));
+    add_number(&body, !*variable("NO_COLOR") && strcmp(variable("TERM"), "dumb"));
+    bool submits = !strcmp(program, "gbatch");
+    char facts[LOOKED_UP + 1] = "";
+    for (int at = 0; submits && at < count && at < LOOKED_UP; at++)
+        facts[at] = (char)('0' + (words[at][0] == '-' ? 0 : look_up(words[at])));
+    add_field(&body, facts);
+    add_number(&body, count);
+    for (int at = 0; at < count; at++)
+        add_field(&body, words[at]);
+    for (char **one = environ; submits && *one; one++)
+        add_field(&body, *one);
+    return body;
+}
+
+/* ------------------------------------------------------------ the answer */
+
+/* Send the request and receive the answer, until the daemon closes the connection. */
+static Bytes exchange(const Bytes *body)
+{
+    Bytes request = {0}, answer = {0};
+    char piece[1 << 16];
+    int length = snprintf(piece, sizeof piece,
+                          "POST /command HTTP/1.1\r\nHost: gflow\r\nAccept: text/plain\r\nConnection: close\r\n"
+                          "Content-Type: application/octet-stream\r\nContent-Length: %zu\r\n\r\n",
+                          body->size);
+    int fd = connect_daemon();
+    add(&request, piece, (size_t)length);
+    add(&request, body->at, body->size);
+    for (size_t sent = 0; sent < request.size;) {
+        ssize_t some = send(fd, request.at + sent, request.size - sent, MSG_NOSIGNAL);
+        if (some < 0 && errno != EINTR)
+            run_python(token);
+        sent += some > 0 ? (size_t)some : 0;
+    }
+    for (ssize_t size; (size = recv(fd, piece, sizeof piece, 0));) {
+        if ((size < 0 && errno != EINTR) || answer.size > MOST_ANSWER)
+            run_python(token);
+        add(&answer, piece, size > 0 ? (size_t)size : 0);
+    }
+    close(fd);
+    free(request.at);
+    return answer;
+}
+
+/* The value of a header; NULL: it is not there. */
+static const char *header(const char *head, const char *name)
+{
+    const char *found = strstr(head, name);
+    return found ? found + strlen(name) : NULL;
+}
+
+/* Join the chunks of a body in place. Returns its size; -1: a part is missing. */
+static ssize_t join_chunks(char *body, size_t size)
+{
+    char *from = body, *to = body, *end = body + size, *line;
+    while ((line = memmem(from, (size_t)(end - from), "\r\n", 2))) {
+        char *last;
+        unsigned long length = strtoul(from, &last, 16);
+        from = line + 2;
+        if (last != line || length > (size_t)(end - from))
+            return -1;
+        if (!length)
+            return to - body;
+        memmove(to, from, length);
+        to += length;
+        from += length;
+        if (end - from < 2)
+            return -1;
+        from += 2;
+    }
+    return -1;
+}
+
+static void print(int fd, const char *bytes, size_t size)
+{
+    signal(SIGPIPE, SIG_IGN);
+    while (size) {
+        ssize_t some = write(fd, bytes, size);
+        if (some < 0 && errno == EPIPE)                    /* `gqueue | head`: the reader has closed the pipe */
+            _exit(1);
+        if (some < 0 && errno != EINTR)
+            fail(strerror(errno));
+        bytes += some > 0 ? some : 0;
+        size -= some > 0 ? (size_t)some : 0;
+    }
+}
+
+static void run_in_daemon(void)
+{
+    unsigned char random[16];
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        run_python("-");
+    for (int at = 0; at < 16; at++)
+        snprintf(token + 2 * at, 3, "%02x", random[at]);
+    Bytes body = describe_call(), answer = exchange(&body);
+    char *head = answer.at ? answer.at : "", *content = answer.at ? memmem(head, answer.size, "\r\n\r\n", 4) : NULL;
+    if (!content)
+        run_python(token);
+    *content = 0;
+    content += 4;
+    int status = strncmp(head, "HTTP/1.1 ", 9) ? 500 : atoi(head + 9);
+    if (status != 200)
+        run_python(status < 500 || strcmp(program, "gbatch") ? "-" : token);
+    ssize_t size = answer.at + answer.size - content;
+    const char *length = header(head, "\r\ncontent-length: "), *exit_code = header(head, "\r\nx-gflow-exit: "),
+               *errors = header(head, "\r\nx-gflow-stderr: ");
+    size = !length ? join_chunks(content, (size_t)size) : strtoul(length, NULL, 10) > (size_t)size ? -1 : size;
+    if (size < 0)
+        run_python(token);
+    size_t to_stderr = errors ? strtoul(errors, NULL, 10) : 0;
+    to_stderr = to_stderr < (size_t)size ? to_stderr : (size_t)size;
+    print(2, content, to_stderr);
+    print(1, content + to_stderr, (size_t)size - to_stderr);
+    _exit(exit_code ? atoi(exit_code) & 255 : 0);
+}
+
+int main(int argc, char **argv)
+{
+    ssize_t size = readlink("/proc/self/exe", bin, sizeof bin - 1);
+    char *name = size > 0 ? strrchr(bin, '/') : NULL;
+    program = argc ? argv[0] : "gflow";
+    if (!name)
+        fail("/proc is not mounted");
+    *name = 0;
+    program = name + 1;
+    words = argv + (argc > 0);
+    count = argc > 1 ? argc - 1 : 0;
+    static const char *const served[] = {"gbatch", "gqueue", "ginfo", "gjob"};
+    for (size_t at = 0; at < sizeof served / sizeof *served; at++)
+        if (!strcmp(program, served[at]))
+            run_in_daemon();
+    run_python("-");
+}

@@ -1,0 +1,192 @@
+"""Command lines of thin clients: what a client sends, and the request of the API that it stands for.
+
+A call is text fields, each with a NUL behind it: program, token, working folder, umask, columns of the
+terminals at standard output and at standard error (-1: none), whether to use colour, facts about the first
+words, number of words, the words, and for gbatch the environment.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gflow.errors import UsageError
+from gflow.options.commands.ginfo_options import OPTIONS as GINFO
+from gflow.options.commands.gjob_options import ALIASES, options_of
+from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
+from gflow.options.job_options import COMMON, GBATCH, JSON
+from gflow.options.parse import parse
+from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, letter_note, terminal_notes
+from gflow.wire.encoding import encode
+from gflow.wire.requests import JobRequest, SubmitRequest
+
+# Longer command lines are read by the client: parsing keeps the daemon's thread.
+MOST_WORDS = 256
+MOST_WORD_BYTES = 16 << 10
+# Variables; a client whose environment has more sends the job itself.
+MOST_VARIABLES = 10_000
+# Names the variables of the job in which a command runs that are sent to a cluster elsewhere.
+EXPORT = b"GFLOW_EXPORT"
+# Facts about a word: it names a file, a program on the PATH, an ELF executable.
+IS_FILE, IS_ON_PATH, IS_BINARY = 1, 2, 4
+
+
+class Call(NamedTuple):
+    """One command line, and what its meaning depends on."""
+
+    program: str
+    token: str
+    cwd: str
+    umask: int
+    # Columns of the terminals; -1: no terminal.
+    out: int
+    err: int
+    has_color: bool
+    facts: str
+    words: list[str]
+    environ: bytes
+
+    def terminal(self) -> dict[str, str]:
+        """Query parameters for text on a terminal."""
+        if self.out < 0:
+            return {}
+        return {"width": str(self.out)} | ({"color": "1"} if self.has_color else {})
+
+
+class ApiRequest(NamedTuple):
+    """The request that a command line stands for."""
+
+    method: str
+    path: str
+    query: dict[str, str] = {}
+    body: bytes = b""
+    is_json: bool = False
+    # What is printed on standard error before the answer.
+    note: str = ""
+
+
+def read_call(body: bytes) -> Call | None:
+    """The call in a request. None: the client has to read it, because it is long or not UTF-8."""
+    *head, rest = body.split(b"\0", 9)
+    try:
+        program, token, cwd, umask, out, err, color, facts, count = [field.decode() for field in head]
+        if int(count) > MOST_WORDS:
+            return None
+        if int(count) < 0 or facts.strip("01234567"):
+            raise ValueError
+        *words, environ = rest.split(b"\0", int(count))
+        if len(words) != int(count):
+            raise ValueError
+        if len(rest) - len(environ) > MOST_WORD_BYTES or environ.count(b"\0") > MOST_VARIABLES:
+            return None
+        texts = [word.decode() for word in words]
+        numbers = int(umask) & 0o777, int(out), int(err)
+    except UnicodeDecodeError:
+        return None
+    except ValueError:
+        raise UsageError("the request is not a command line") from None
+    return Call(program, token, cwd, *numbers, color == "1", facts, texts, environ)
+
+
+def translate(call: Call, user: str) -> ApiRequest | None:
+    """The request that a command line stands for. None: the client has to run it.
+
+    `user`: name of the caller. Raises UsageError.
+    """
+    words = call.words
+    if call.program not in PROGRAMS or "--version" in words or words[:1] == ["completion"]:
+        return None
+    return PROGRAMS[call.program](call, user)
+
+
+def _gqueue(call: Call, user: str) -> ApiRequest | None:
+    values, output = read_gqueue(call.words)
+    if values.keys() & {"help", "watch", "since"} or clusters_of(values, output):
+        return None
+    if values.pop("me", False):
+        values["user"] = f"{values['user']},{user}" if "user" in values else user
+    query = gqueue_query(values, output) | (call.terminal() if output == "table" else {})
+    return ApiRequest("GET", "/jobs", query, is_json=output == "json")
+
+
+def _ginfo(call: Call, user: str) -> ApiRequest | None:
+    values, rest = parse(call.words, GINFO)
+    if values.keys() & {"help", "watch", "target"} or rest not in ([], ["info"]):
+        return None
+    query = {"long": "1"} if rest or "long" in values else {}
+    return _read("/info", values, query, call)
+
+
+def _gjob(call: Call, user: str) -> ApiRequest | None:
+    name = next((word for word in call.words if not word.startswith("-")), "")
+    if ALIASES.get(name, name) != "show":
+        return None
+    rest = list(call.words)
+    rest.remove(name)
+    values, jobs = parse(rest, (*options_of("show"), JSON, *COMMON))
+    if "help" in values or not jobs:
+        return None
+    query = {"metric": values["metric"]} if "metric" in values else {}
+    query |= {"highest": "1"} if "highest" in values else {}
+    return _read("/jobs/" + ",".join(jobs), values, query, call)
+
+
+def _read(path: str, values: dict[str, Any], query: dict[str, str], call: Call) -> ApiRequest:
+    """A request for text for the terminal, or with --json for JSON."""
+    is_json = "json" in values
+    return ApiRequest("GET", path, query if is_json else query | call.terminal(), is_json=is_json)
+
+
+def _gbatch(call: Call, user: str) -> ApiRequest | None:
+    if call.words[:1] == ["new"]:
+        return None
+    values, command = parse(call.words, GBATCH, until_word=True)
+    variables: dict[bytes, bytes] = {}
+    for entry in call.environ.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and name != EXPORT:
+            variables.setdefault(name, value)
+    if values.keys() & SLOW or (values and any(name.startswith(b"SBATCH_") for name in variables)):
+        return None
+    argv = _program_of(command, _facts_about(call, len(call.words) - len(command)))
+    if argv is None:
+        return None
+    job = JobRequest(
+        command=argv,
+        cwd=call.cwd,
+        umask=call.umask,
+        environ=base64.b64encode(b"\0".join(map(b"=".join, variables.items()))).decode(),
+        options={name: value for name, value in values.items() if name in JOB_NAMES},
+    )
+    query = {"parsable": "1"} if "parsable" in values else {"named": "1"} if call.out >= 0 else {}
+    note = letter_note(values, call.words)
+    if call.err >= 0:
+        note += terminal_notes(values, command, values.get("param", ()))
+    body = encode(SubmitRequest(token=call.token, jobs=[job]))
+    return ApiRequest("POST", "/jobs", query, body, note=note)
+
+
+def _facts_about(call: Call, at: int) -> int:
+    """What the word at this index names."""
+    return int(call.facts[at : at + 1] or 0)
+
+
+def _program_of(command: list[str], facts: int) -> list[str] | None:
+    """The argv of a program or of a shell command line. None: a script, or nothing that can run."""
+    word = command[0] if command else ""
+    if len(command) == 1 and facts & IS_FILE:
+        return None
+    if len(command) == 1 and SHELL.intersection(word):
+        return ["bash", "-c", word] if word.strip() else None
+    if "/" in word:
+        return command if len(command) > 1 and facts & IS_BINARY else None
+    return command if facts & IS_ON_PATH else None
+
+
+PROGRAMS: dict[str, Callable[[Call, str], ApiRequest | None]] = {
+    "gqueue": _gqueue,
+    "ginfo": _ginfo,
+    "gjob": _gjob,
+    "gbatch": _gbatch,
+}
