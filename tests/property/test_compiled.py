@@ -54,3 +54,14 @@ def test_compiled_engine_decides_the_same(compiled):
 @pytest.mark.slow
 def test_compiled_engine_survives_the_search(compiled):
     assert "seed 5: 3 worlds" in said(compiled, "-m", "tests.property.fuzz", "--seed", "5", "--steps", "3000")
+
+
+@pytest.mark.slow
+def test_benchmark_of_etas_runs_with_the_compiled_engine(compiled, tmp_path):
+    trace = tmp_path / "archive.swf"
+    trace.write_text(
+        "".join(f"{n} {n * 100} 0 {n % 7}00 2 1 -1 2 900 -1 1 1 1 1 -1 1 -1 -1\n" for n in range(1, 200))
+    )
+    fast = said(compiled, "-m", "benchmarks.why", str(trace), "--gpus", "4", "--load", "2")
+    assert fast == said(ROOT / "src", "-m", "benchmarks.why", str(trace), "--gpus", "4", "--load", "2")
+    assert int(fast.split(" asked")[0].split()[-1]) > 20
