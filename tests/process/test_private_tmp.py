@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gflow.targets.local.target import PRIVATE_TMP
-from tests.harness import Box, wait_until
+from tests.harness import BIN, Box, wait_until
 from tests.system import System, system
 
 SHIMS = {"native": (), "python": ("--memory", "200M")}
@@ -102,3 +103,27 @@ def test_mounts_of_the_machine_are_not_changed(machine: System) -> None:
     before = Path("/proc/self/mountinfo").read_text()
     run(machine, machine.ann, "true")
     assert Path("/proc/self/mountinfo").read_text() == before
+
+
+# Runs a daemon below a root folder that is not a mount, as in a chroot.
+CHROOT = 'mount -t tmpfs none "$0" && mkdir "$0/root" && cd / && \
+for one in bin etc lib lib64 usr var proc dev tmp run root {tops}; do \
+[ -e /$one ] && mkdir -p "$0/root/$one" && mount --rbind /$one "$0/root/$one"; done; exec \
+/usr/sbin/chroot "$0/root" "$@"'
+
+
+def test_daemon_refuses_to_start_where_jobs_can_have_none(machine: System) -> None:
+    machine.box.down()
+    place = machine.root / "chroot"
+    place.mkdir()
+    tops = {path.parts[1] for path in (BIN, Path(sys.prefix), Path(sys.executable).resolve())}
+    script = CHROOT.format(tops=" ".join(sorted(tops)))
+    machine.box.prefix = ["unshare", "--mount", "sh", "-c", script, str(place)]
+    try:
+        done = machine.box.run("gflowd", "run", "--system", env=SETTINGS)
+    finally:
+        machine.box.prefix = []
+    assert done.returncode == 1
+    assert "jobs.private_tmp cannot be used here: no /tmp of its own: Invalid argument" in done.stderr
+    machine.up(env=SETTINGS)
+    run(machine, machine.ann, "true")

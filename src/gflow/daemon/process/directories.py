@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gflow.daemon.settings import Settings
 from gflow.errors import Refused
+from gflow.targets.local.shim import private_tmp
 
 log = logging.getLogger("gflow.daemon")
 # For development: run as root from a checkout that root does not own.
@@ -28,6 +29,32 @@ def prepare(settings: Settings) -> None:
     _make_folder(settings.job_files_dir, BLIND)
     for file in settings.config.files:
         _check_owner(Path(file), "rewritten")
+    if settings.rules.has_private_tmp and (why := _find_private_tmp_error(settings.data)):
+        raise Refused(
+            f"jobs.private_tmp cannot be used here: {why}",
+            hint="it needs mount namespaces, and a root folder that is a mount; or set it to false",
+        )
+
+
+def _find_private_tmp_error(data: Path) -> str:
+    """Why jobs cannot have a /tmp of their own on this machine; empty: they can. Tried in a child process."""
+    folder = data / "private-tmp"
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            private_tmp.enter(str(folder))
+        except OSError as error:
+            os.write(writing, str(error.strerror).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        why = file.read().decode(errors="replace")
+    os.waitpid(pid, 0)
+    if folder.is_dir():
+        folder.rmdir()
+    return why
 
 
 def check_installation() -> None:

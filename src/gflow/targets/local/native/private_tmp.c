@@ -26,6 +26,6 @@ const char *enter_private_tmp(const Message *order) {
         && !mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) && !mount(folder, "/tmp", NULL, MS_BIND, NULL)
         && !mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, size))
         return NULL;
-    snprintf(text, sizeof text, "it gets no /tmp of its own: %s", strerror(errno));
+    snprintf(text, sizeof text, "no /tmp of its own: %s", strerror(errno));
     return text;
 }

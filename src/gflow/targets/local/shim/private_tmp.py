@@ -50,4 +50,4 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
 def _check(result: int) -> None:
     if result:
         error = ctypes.get_errno()
-        raise OSError(error, f"it gets no /tmp of its own: {os.strerror(error)}")
+        raise OSError(error, f"no /tmp of its own: {os.strerror(error)}")
