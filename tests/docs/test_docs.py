@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gflow.config.load import load
 from tests.harness import Box
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ELSEWHERE),
 ]
+SETTINGS = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = {
     "train.py": "import sys\nprint('trained with', *sys.argv[1:])\n",
@@ -38,6 +40,14 @@ def sessions() -> list[Path]:
 @pytest.mark.parametrize("path", sessions(), ids=lambda path: path.name)
 def test_a_document_does_what_it_says(box: Box, path: Path) -> None:
     play(box, path)
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if SETTINGS.search(path.read_text())], ids=str)
+def test_settings_in_a_document_can_be_read(tmp_path: Path, path: Path) -> None:
+    for number, text in enumerate(SETTINGS.findall(path.read_text())):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+        assert not load({}, {}, str(file)).notes, text
 
 
 def play(box: Box, path: Path) -> None:
