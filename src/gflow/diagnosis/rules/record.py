@@ -23,7 +23,7 @@ RECORD: dict[str, Row] = {
                 ("see its usage: gjob usage {job}", "a longer limit: --stop-if-idle TIME")),
     "StoppedEarly": ("stopped-early", "The rule of --stop-when stopped the job[: {detail}].",
                      ("see its metrics: gjob show {job}", "run it without the rule: submit it again without --stop-when")),
-    "StartFailed": ("start-failed", "The job could not be started: {detail}.",
+    "StartFailed": ("start-failed", "The job could not be started[: {detail}].",
                     ("check its folder, its shell and its environment: gjob show {job}",)),
     "Lost": ("lost", "The daemon lost the job's process: it was killed together with its supervisor.",
              ("look for a reboot or the kernel's OOM killer: journalctl -k",)),
