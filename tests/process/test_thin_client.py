@@ -82,11 +82,15 @@ gjob show 99
 gjob show nonsense
 gjob show 1/2
 gjob show --bogus 1
+gbatch --help
+gbatch --gpus 1 -h true
+gqueue --help
+ginfo --help
+ginfo -h
 """.strip().splitlines()
 # Left to the client.
 LEFT = """
 gbatch
-gbatch --help
 gbatch --version
 gbatch ''
 gbatch no-such-program
@@ -100,12 +104,10 @@ gbatch --hold --json true
 gbatch --json --gpus 99 true
 gbatch --dry-run --gpus 1 true
 gbatch --hold --begin now+2h true
-gqueue --help
 gqueue --since 2h
 gqueue --json 99
 gqueue --json --bogus
 gqueue --target nonsense
-ginfo --help
 ginfo nonsense
 ginfo --target nonsense
 gjob
@@ -226,4 +228,4 @@ def test_served_commands_need_no_python(daemon: Box, tmp_path: Path) -> None:
     assert run("gbatch --hold true").stdout == "Submitted batch job 1\n"
     for line in SERVED:
         assert "No such file or directory" not in run(line).stderr, line
-    assert run("gqueue --help").stderr == "gqueue: No such file or directory\n", "there is no Python"
+    assert run("gqueue --version").stderr == "gqueue: No such file or directory\n", "there is no Python"

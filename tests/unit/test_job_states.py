@@ -45,7 +45,7 @@ from types import SimpleNamespace as Space
 module = sys.modules["gflow.job_states"] = types.ModuleType("gflow.job_states")
 exec(sys.stdin.read(), module.__dict__)
 
-from gflow.cli import gqueue
+from gflow.options.commands.help_pages import about_gqueue
 from gflow.cli.common import terminal
 from gflow.cli.tools import completion, events as cli_events
 from gflow.client import wait
@@ -70,7 +70,7 @@ scrape = asyncio.run(metrics.show_metrics(asked)).body.decode()
 schemas = json.loads(routes.document())["components"]["schemas"]
 
 print(json.dumps({
-    "gqueue --help": gqueue._about(),
+    "gqueue --help": about_gqueue(),
     "gqueue colours": list(queue.STYLES),
     "gqueue order": [state.value for state in queue._RANK],
     "gqueue -s": list(request._STATE_NAMES),

@@ -10,29 +10,9 @@ from typing import Any
 from gflow.client import hot_path, http
 from gflow.client.request_builder import describe
 from gflow.errors import Unreachable
-from gflow.options.job_options import GBATCH, HEADINGS
+from gflow.options.job_options import GBATCH
 from gflow.options.parse import parse
 from gflow.options.plain_submission import letter_note, terminal_notes
-
-ABOUT = """Submit a job: a command, a script, or a script on standard input.
-
-The first word that is not an option is a program or a script; the words after it are passed to
-it unchanged. A single word with spaces or shell characters is a command line for bash. Scripts may
-contain options in lines that start with `# GFLOW` (or `#SBATCH`); `gbatch new NAME` writes a
-template."""
-EXAMPLES = """gbatch --gpus 1 python train.py --lr 3e-4
-gbatch --gpus 2 --time 4:00:00 --name big train.sh --epochs 90
-gbatch 'cd runs && ./all.sh > out.txt'
-ID=$(gbatch --parsable prepare.sh); gbatch --depends-on $ID python train.py
-gbatch --depends-on @ evaluate.sh        # after the job submitted last
-gbatch --array 1-100%4 ./task.sh         # $GFLOW_ARRAY_TASK_ID, four at once
-gbatch --gpus 1 --param lr=0.1,0.01 --param seed=1:3 \\
-       python train.py --lr {lr} --seed {seed}
-gbatch --gpus 1 --gpu-memory auto --fit plan.json python train.py
-gbatch --on slurm --nodes 2 --gpus 4 --time 1-0 train.sh
-gbatch --shape big train.sh              # [shapes.big] in gflow.toml
-gbatch --max-retries 3 --retry-on oom,exit:75 python train.py
-gbatch --dry-run --config config.yaml python train.py"""
 
 
 def run(words: list[str]) -> int:
@@ -42,11 +22,9 @@ def run(words: list[str]) -> int:
         return new_script(words[1:])
     values, command = parse(words, GBATCH, until_word=True)
     if "help" in values:
-        from gflow.options import help
+        from gflow.options.commands.help_pages import help_page
 
-        sys.stdout.write(
-            help.render("gbatch [options] PROGRAM|SCRIPT [arguments]", ABOUT, HEADINGS, EXAMPLES)
-        )
+        sys.stdout.write(help_page("gbatch"))
         return 0
     if "version" in values:
         from gflow.cli.main import version

@@ -9,27 +9,15 @@ from gflow.options.commands.ginfo_options import OPTIONS
 from gflow.options.job_options import refuse
 from gflow.options.parse import parse
 
-ABOUT = """Show the GPUs of this machine: memory, use, and who has each one since when, until
-when; which GPUs are reserved, drained or restricted.
-
-On a terminal there is a line for each GPU. Programs that read the output get a
-row for idle GPUs, one for each job and one for each reason why GPUs get no
-jobs. `ginfo info` is the same as `ginfo --long`."""
-EXAMPLES = """ginfo
-ginfo -l                # model, memory, load, temperature, jobs, idle since
-ginfo -w
-ginfo --target gilbreth # partitions of a cluster: nodes, free GPUs, time limits
-ginfo --json"""
-
 
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if rest and rest != ["info"]:
         refuse(f"ginfo has no command {' '.join(rest)!r}", "ginfo, ginfo -l or ginfo --json")
     if "help" in values:
-        from gflow.options import help
+        from gflow.options.commands.help_pages import help_page
 
-        sys.stdout.write(help.render("ginfo [options]", ABOUT, OPTIONS, EXAMPLES))
+        sys.stdout.write(help_page("ginfo"))
         return 0
     query = {"long": "1"} if rest or "long" in values else {}
     path = f"/targets/{http.quote(values['target'])}/partitions" if "target" in values else "/info"

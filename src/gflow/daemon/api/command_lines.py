@@ -15,6 +15,7 @@ from gflow.errors import UsageError
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gjob_options import ALIASES, options_of
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
+from gflow.options.commands.help_pages import help_page
 from gflow.options.job_options import COMMON, GBATCH, JSON
 from gflow.options.parse import parse
 from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, letter_note, terminal_notes
@@ -89,10 +90,10 @@ def read_call(body: bytes) -> Call | None:
     return Call(program, token, cwd, *numbers, color == "1", facts, texts, environ)
 
 
-def translate(call: Call, user: str) -> ApiRequest | None:
-    """The request that a command line stands for. None: the client has to run it.
+def translate(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
+    """The request that a command line stands for, or the page of --help. None: the client has to run it.
 
-    `user`: name of the caller. Raises UsageError.
+    `user`: returns the caller's name. Raises UsageError.
     """
     words = call.words
     if call.program not in PROGRAMS or "--version" in words or words[:1] == ["completion"]:
@@ -100,25 +101,29 @@ def translate(call: Call, user: str) -> ApiRequest | None:
     return PROGRAMS[call.program](call, user)
 
 
-def _gqueue(call: Call, user: str) -> ApiRequest | None:
+def _gqueue(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     values, output = read_gqueue(call.words)
-    if values.keys() & {"help", "watch", "since"} or clusters_of(values, output):
+    if "help" in values:
+        return help_page(call.program)
+    if values.keys() & {"watch", "since"} or clusters_of(values, output):
         return None
     if values.pop("me", False):
-        values["user"] = f"{values['user']},{user}" if "user" in values else user
+        values["user"] = ",".join(filter(None, [values.get("user"), user()]))
     query = gqueue_query(values, output) | (call.terminal() if output == "table" else {})
     return ApiRequest("GET", "/jobs", query, is_json=output == "json")
 
 
-def _ginfo(call: Call, user: str) -> ApiRequest | None:
+def _ginfo(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     values, rest = parse(call.words, GINFO)
-    if values.keys() & {"help", "watch", "target"} or rest not in ([], ["info"]):
+    if values.keys() & {"watch", "target"} or rest not in ([], ["info"]):
         return None
+    if "help" in values:
+        return help_page(call.program)
     query = {"long": "1"} if rest or "long" in values else {}
     return _read("/info", values, query, call)
 
 
-def _gjob(call: Call, user: str) -> ApiRequest | None:
+def _gjob(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     name = next((word for word in call.words if not word.startswith("-")), "")
     if ALIASES.get(name, name) != "show":
         return None
@@ -138,10 +143,12 @@ def _read(path: str, values: dict[str, Any], query: dict[str, str], call: Call) 
     return ApiRequest("GET", path, query if is_json else query | call.terminal(), is_json=is_json)
 
 
-def _gbatch(call: Call, user: str) -> ApiRequest | None:
+def _gbatch(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     if call.words[:1] == ["new"]:
         return None
     values, command = parse(call.words, GBATCH, until_word=True)
+    if "help" in values:
+        return help_page(call.program)
     variables: dict[bytes, bytes] = {}
     for entry in call.environ.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -184,7 +191,7 @@ def _program_of(command: list[str], facts: int) -> list[str] | None:
     return command if facts & IS_ON_PATH else None
 
 
-PROGRAMS: dict[str, Callable[[Call, str], ApiRequest | None]] = {
+PROGRAMS: dict[str, Callable[[Call, Callable[[], str]], ApiRequest | str | None]] = {
     "gqueue": _gqueue,
     "ginfo": _ginfo,
     "gjob": _gjob,

@@ -121,6 +121,8 @@ def document() -> bytes:
 
 
 ROUTES = [
+    ApiRoute("POST", "/command", command.run, Permission.ANYONE,
+             None, body=bytes, has_text=False, media="text/plain"),
     ApiRoute("POST", "/jobs", submit.submit, Permission.ANYONE,
              (JobsAnswer, DryRunAnswer), body=requests.SubmitRequest,
              query=queries.SubmitQuery, status=201),
@@ -174,8 +176,6 @@ ROUTES = [
     ApiRoute("GET", "/events", events.stream, Permission.ANYONE,
              (Happening, Connected, Missed, Readings), query=queries.EventsQuery,
              has_text=False, media=STREAM),
-    ApiRoute("POST", "/command", command.run, Permission.ANYONE,
-             None, body=bytes, has_text=False, media="text/plain"),
     ApiRoute("POST", "/drain", admin.drain, Permission.OPERATOR,
              DrainAnswer, body=requests.DrainRequest),
     ApiRoute("GET", "/gpus", admin.list_gpus, Permission.ANYONE, GpuLinesAnswer),

@@ -32,13 +32,15 @@ async def run(request: Request) -> Response:
     if call is None:
         return Response(status_code=204)
     try:
-        wanted = translate(call, user_name(caller(request)[0]))
+        wanted = translate(call, lambda: user_name(caller(request)[0]))
     except GflowError as error:
         if any(word.endswith("json") for word in call.words):  # the error is printed as JSON
             return Response(status_code=204)
         text = "".join(f"{line}\n" for line in (error.message, spell_hint(error)) if line)
         errors = _for_terminal(call, f"{call.program}: {text}")
         return Response(errors, headers=_headers(len(errors), error.exit_code))
+    if isinstance(wanted, str):
+        return Response(wanted, headers=_headers(0))
     return Response(status_code=204) if wanted is None else _Answer(call, wanted)
 
 
