@@ -40,6 +40,13 @@ def described(**options: Any) -> dict[str, Any]:
     return {"command": ["true"], "cwd": "/", "environ": "", "options": options}
 
 
+def call(program: str, *words: str) -> str:
+    """The body of a command line, as a thin client sends it."""
+    return "\0".join(
+        [program, token(), "/", "18", "-1", "-1", "0", "2" * len(words), str(len(words)), *words, ""]
+    )
+
+
 # What names a job, for each route that takes one: a path behind the route's, or a body.
 QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
     ("POST", "/jobs"): [
@@ -51,6 +58,12 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
             "",
             {"token": token(), "jobs": [described(**{"depends-on": job, "no-auto-cancel": True})]},
         ),
+    ],
+    ("POST", "/command"): [
+        lambda job: ("", call("gjob", "show", job)),
+        lambda job: ("", call("gqueue", "-a", job)),
+        lambda job: ("", call("gqueue", "-a", "-N", NAME, "-P", PROJECT)),
+        lambda job: ("", call("gbatch", "--hold", "--depends-on", job, "true")),
     ],
     ("GET", "/jobs"): [
         lambda job: (f"?jobs={job}", None),
@@ -145,7 +158,8 @@ def asked(
     more, body = question(job)
     owner = "zoe" if job.partition("_")[0] in MISSING else made.bob.person.pw_name
     words = json.loads(json.dumps([more, body]).replace("OWNER", owner))
-    status, answer = made.ask(made.ann, method, path.format(job=job, group=job) + words[0], words[1])
+    sent = words[1].encode() if isinstance(words[1], str) else words[1]
+    status, answer = made.ask(made.ann, method, path.format(job=job, group=job) + words[0], sent)
     return status, json.dumps(answer, default=str).replace(job.partition("_")[0], "JOB")
 
 
