@@ -292,7 +292,7 @@ def stream(folder, stop_at):
     model = run.model(nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.3), nn.Linear(4, 1)))
     run.optimizer(torch.optim.Adam(model.parameters(), 0.01))
     run.resume()
-    for batch in run.batches(DataLoader(Stream(11), batch_size=2), 2):
+    for batch in run.batches(DataLoader(Stream(9), batch_size=2), 2):  # steps of three batches and of two
         run.backward(model(batch).square().mean())
         if run.place.step == stop_at:
             run.stop.ask("test")

@@ -35,8 +35,9 @@ def test_advice_only_where_memory_is_scattered():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu():
-    with pytest.raises(Refused, match="there is no GPU"):
-        memory.memory()
+    for look in (memory.memory, memory.reset_peaks):
+        with pytest.raises(Refused, match="there is no GPU"):
+            look()
     from gflow.train import find_batch_size
 
     with pytest.raises(Refused, match="needs a GPU"):
@@ -48,6 +49,32 @@ def test_a_profile(tmp_path):
     table = memory.profile(lambda: layer(inputs).sum().backward(), steps=2, trace=tmp_path / "trace.json")
     assert "aten::" in table
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_profile_by_memory():
+    inputs = torch.randn(512, 512)
+
+    def step() -> None:
+        inputs.relu().t().contiguous()
+        inputs[:4].sigmoid()
+
+    rows = [line.split()[0] for line in memory.profile(step, by="memory").splitlines() if "aten::" in line]
+    assert rows.index("aten::sigmoid") > max(rows.index("aten::clamp_min"), 0)
+    with pytest.raises(UsageError, match="unknown order 'size'"):
+        memory.profile(step, by="size")
+
+
+def test_device_line_names_model_and_memory(monkeypatch):
+    from gflow.ml.train import devices
+
+    class Card:
+        name, major, minor = "NVIDIA T4", 7, 5
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Card)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 << 30, 16 << 30))
+    line = devices.describe(torch.device("cuda", 0), 2)
+    assert line.startswith("NVIDIA T4, 16.0 GiB (8.0 free), compute capability 7.5; PyTorch 2.")
+    assert line.endswith(", 2 ranks")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.ml.fit.cuda.allocator import MIB, Allocator, OutOfMemory, segment_size
+from gflow.ml.fit.cuda.allocator import MIB, Allocator, ExpandableAllocator, OutOfMemory, segment_size
 
 
 @pytest.mark.parametrize(
@@ -97,3 +99,53 @@ def test_a_segment_holds_its_block(size):
     size = -(-size // 512) * 512
     assert segment_size(size) >= size
     assert segment_size(size) - size < 20 * MIB
+
+
+def test_expandable_segment_grows_by_pages_at_its_end():
+    card = ExpandableAllocator()
+    first, second = card.allocate(30 * MIB), card.allocate(30 * MIB)
+    assert card.reserved == 60 * MIB  # 40 for the first, and 20 more behind its rest of 10
+    card.free(first)
+    third = card.allocate(40 * MIB)  # the gap of 30 is too small: the end grows
+    assert card.reserved == 100 * MIB
+    card.free(second)
+    fourth = card.allocate(60 * MIB)  # the gap and its neighbour are one block now
+    assert (card.reserved, card.allocated) == (100 * MIB, 100 * MIB)
+    assert fourth.address < third.address
+    small = card.allocate(1000)
+    assert card.reserved == 102 * MIB and small.size == 1024
+
+
+def test_expandable_segment_leaves_its_end_for_larger_blocks():
+    """The last block is taken only if no other one is large enough, since it can grow."""
+    card = ExpandableAllocator()
+    gap, wall = card.allocate(25 * MIB), card.allocate(2 * MIB)
+    card.free(gap)
+    assert card.reserved == 40 * MIB  # 25 free, 2 taken, 13 free at the end
+    block = card.allocate(12 * MIB)
+    assert block.address < wall.address
+
+
+def test_full_gpu_gets_back_the_free_pages_of_an_expandable_segment():
+    card = ExpandableAllocator(cap=100 * MIB)
+    blocks = [card.allocate(20 * MIB) for _ in range(4)]
+    for block in blocks[1:3]:
+        card.free(block)
+    assert card.allocate(50 * MIB).size == 50 * MIB  # 40 free, but not in one piece with the end
+    assert (card.reserved, card.retries) == (100 * MIB, 1)
+    with pytest.raises(OutOfMemory):
+        card.allocate(20 * MIB)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 64 * MIB)), max_size=60))
+def test_expandable_allocator_loses_no_memory(moves):
+    card, live = ExpandableAllocator(cap=400 * MIB), []
+    for is_free, size in moves:
+        if is_free and live:
+            card.free(live.pop(size % len(live)))
+            continue
+        with suppress(OutOfMemory):
+            live.append(card.allocate(size))
+        assert sum(block.size for block in live) == card.allocated <= card.reserved <= 400 * MIB
+    free = sum(entry[0] for pool in card._free for entry in pool)
+    assert card.allocated + free == card.reserved

@@ -101,6 +101,7 @@ SAME = {
     "lora": ("16", [16]),
     "quantize": ("4", [4]),
     "channels-last": (None, [True]),
+    "expandable-segments": (None, [True]),
 }
 FIELDS = {"seq": "sequence", "target-seq": "target", "attn": "attention"}
 # Options about the GPU, the chart and the output of the command.

@@ -298,3 +298,16 @@ def test_the_launch_says_what_a_step_consists_of(tmp_path):
         timeout=60,
     )
     assert done.stderr == "gflow: effective batch 64 = 2 processes x 32 samples\n"
+
+
+def test_expandable_segments_keep_other_settings_of_the_allocator():
+    from gflow.ml.launch.allocator_setting import expandable_setting
+
+    assert expandable_setting({}) == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    both = "max_split_size_mb:64,expandable_segments:True"
+    given = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    assert expandable_setting(given) == {"PYTORCH_CUDA_ALLOC_CONF": both}
+    assert expandable_setting({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}) == {
+        "PYTORCH_CUDA_ALLOC_CONF": both, "PYTORCH_ALLOC_CONF": both
+    }  # fmt: skip
+    assert expandable_setting({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}) == {}

@@ -60,6 +60,10 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "nccl-timeout" in values:
         os.environ["GFLOW_NCCL_TIMEOUT"] = str(values["nccl-timeout"])
+    if "expandable-segments" in values:
+        from gflow.ml.launch.allocator_setting import expandable_setting
+
+        os.environ.update(expandable_setting(os.environ))
     processes = processes_of(values)
     logs = values.get("logs")
     name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"

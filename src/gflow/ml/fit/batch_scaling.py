@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request
-from gflow.ml.fit.cuda.allocator import Allocator, OutOfMemory
+from gflow.ml.fit.cuda.allocator import OutOfMemory
 from gflow.ml.fit.formula import EIGHT_BIT
 from gflow.ml.fit.recipe import MOST_BATCH
 from gflow.ml.fit.sharding import Shaping, extras, per_gpu_bytes
@@ -72,7 +72,7 @@ def needed(trace: AllocationTrace, sizes: Sequence[int], way: Shaping, cap: int 
     narrow = _eight_bit_factor(trace) if way.eight_bit else 1.0
     left = [_shaped_size(request, size, way, narrow)
             for request, size in zip(trace.requests, sizes, strict=True)]  # fmt: skip
-    allocator = Allocator(cap)
+    allocator = trace.allocator(cap)
     try:
         for size in [
             *extras(trace, way.sharing),

@@ -75,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str = "AdamW"
     clip: float | None = None
     lora: int = 0
+    expandable_segments: bool = False
     effective_batch: int
     sequence: int
     confidence: str
@@ -107,7 +108,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused(
                 "gflow.train does not train weights in fp16", hint="plan with --precision fp16 or bf16-pure"
             )
+        more = {"expandable_segments": True} if self.expandable_segments else {}
         return {
+            **more,
             "precision": self.precision,
             "effective_batch": self.effective_batch,
             "gradient_checkpointing": way.checkpointing,

@@ -45,6 +45,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     # Bits of the base weights under adapters: 4 or 8; 0: as given by the precision.
     quantize: int = 0
     channels_last: bool = False
+    # The allocator's setting expandable_segments:True.
+    expandable_segments: bool = False
     steps: int = 3
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
-from gflow.ml.fit.cuda.allocator import Allocator, OutOfMemory
+from gflow.ml.fit.cuda.allocator import OutOfMemory
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 from gflow.ml.fit.torch_versions import MEASURED
 
@@ -65,7 +65,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
     """Evaluate a trace on an unlimited allocator."""
-    whole = replay(trace, Allocator())
+    whole = replay(trace, trace.allocator())
     at, live = _peak(trace)
     breakdown = dict.fromkeys(KINDS, 0)
     for request, size in live:
@@ -98,7 +98,7 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
 def fits(trace: AllocationTrace, room: int) -> bool:
     """Whether the run fits into `room` bytes, releasing free segments if necessary."""
     try:
-        replay(trace, Allocator(room))
+        replay(trace, trace.allocator(room))
     except OutOfMemory:
         return False
     return True
@@ -112,7 +112,7 @@ def kind_of(request: Request) -> str:
 
 def _peak(trace: AllocationTrace) -> tuple[int, list[tuple[Request, int]]]:
     """Return the index of the move that reaches the peak, and the requests live then with block sizes."""
-    allocator = Allocator()
+    allocator = trace.allocator()
     live: dict[int, Any] = {}
     top, at = 0, 0
     for index, move in enumerate(trace.moves):
@@ -122,7 +122,7 @@ def _peak(trace: AllocationTrace) -> tuple[int, list[tuple[Request, int]]]:
                 top, at = allocator.allocated, index
         else:
             allocator.free(live.pop(-1 - move))
-    allocator, live = Allocator(), {}
+    allocator, live = trace.allocator(), {}
     for move in trace.moves[: at + 1]:
         if move >= 0:
             live[move] = allocator.allocate(trace.requests[move].size)

@@ -202,7 +202,13 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     runs = _runs(model, request)
     with show("comparing training setups"):
         found = plan(runs, request)
-    return msgspec.structs.replace(found, optimizer=chosen.optimizer, clip=chosen.clip, lora=chosen.lora)
+    return msgspec.structs.replace(
+        found,
+        optimizer=chosen.optimizer,
+        clip=chosen.clip,
+        lora=chosen.lora,
+        expandable_segments=chosen.expandable_segments,
+    )
 
 
 def gpus_of(text: str, precision: str) -> tuple[Gpu, int]:

@@ -20,6 +20,7 @@ from gflow.ml.fit.recipe import Recipe
 # Steps to run: the first creates the optimizer's state, the second is like all later ones.
 DIFFERENT = 2
 LARGEST_WEIGHTS = 10**12
+EXPANDABLE = "expandable segments are modelled by the allocator's source, and were not measured"
 ADAPTERS = "adapters leave fragments: the reserved memory was up to 16 % off when measured"
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -42,6 +43,9 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Allocation
         optimizer = _optimizer(recipe, learned)
         trace.torch = str(torch.__version__)
         trace.doubts |= _rules(recipe) | set(workload.doubts) | torch_versions.doubts(trace.torch)
+        trace.is_expandable = recipe.expandable_segments
+        if trace.is_expandable:
+            trace.reserved_doubts.add(EXPANDABLE)
         if card.is_foreign:
             trace.doubts.add("AMD's libraries are predicted by the rules of NVIDIA's")
         if recipe.lora:

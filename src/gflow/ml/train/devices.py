@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import torch
 
 from gflow.errors import Refused, UsageError, unknown
+from gflow.ml.launch.allocator_setting import OLD, expandable_setting
 
 # The type of autocast; None: the model's own type.
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": None}
 
 
-def pick(wanted: str | torch.device | None = None) -> torch.device:
-    """Return the wanted device; by default this rank's GPU, or the CPU if there is none."""
+def pick(wanted: str | torch.device | None = None, *, expandable: bool = False) -> torch.device:
+    """Return the wanted device; by default this rank's GPU, or the CPU if there is none.
+
+    `expandable`: turn on expandable segments of its allocator.
+    """
+    if expandable:
+        _use_expandable_segments()
     if wanted is None:
         if torch.cuda.is_available():
             return _gpu(int(os.environ.get("LOCAL_RANK", "0")))
@@ -31,6 +38,31 @@ def pick(wanted: str | torch.device | None = None) -> torch.device:
     if not torch.cuda.is_available():
         raise Refused(f"no {device}: {_why_none()}", hint='device="cpu" trains without a GPU')
     return _gpu(int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index)
+
+
+def _use_expandable_segments() -> None:
+    """Turn on expandable segments of the CUDA allocator, before it has reserved memory."""
+    if torch.version.cuda is None:
+        return
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved():
+        raise UsageError(
+            "expandable_segments=True comes too late: this process has GPU memory already",
+            hint="create the run before the model, or: gflow launch --expandable-segments train.py",
+        )
+    os.environ.update(expandable_setting(os.environ))
+    with suppress(AttributeError, RuntimeError):  # a process that has read the variable before
+        torch.cuda.memory._set_allocator_settings(os.environ[OLD])
+
+
+def describe(device: torch.device, world: int) -> str:
+    """Describe the GPU in one line: `NVIDIA H200, 139.8 GiB (138.9 free), CUDA 9.0; PyTorch 2.11.0`."""
+    found = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
+    ranks = f", {world} ranks" if world > 1 else ""
+    return (
+        f"{found.name}, {total / 2**30:.1f} GiB ({free / 2**30:.1f} free), compute capability "
+        f"{found.major}.{found.minor}; PyTorch {torch.__version__}{ranks}"
+    )
 
 
 def _gpu(index: int) -> torch.device:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gflow.errors import Refused
+from gflow.errors import Refused, unknown
 
 # Memory is called fragmented if more than this fraction of the reserved memory is free.
 SCATTERED = 0.25
@@ -44,6 +44,12 @@ def memory(device: Any = None) -> Memory:
         free,
         total,
     )
+
+
+def reset_peaks(device: Any = None) -> None:
+    """Begin to count the peaks of `memory` anew, for example for one step."""
+    _need_gpu()
+    torch.cuda.reset_peak_memory_stats(device)
 
 
 class Tensor(NamedTuple):
@@ -96,7 +102,8 @@ def advice(found: Memory | None = None) -> str:
     if now.reserved and scattered > SCATTERED * now.reserved and now.free < now.total // 10:
         return (
             f"{scattered / MIB:,.0f} MiB are taken from the card and not in use, in pieces: set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the run starts"
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the run starts, or "
+            "Run(expandable_segments=True)"
         )
     return ""
 
@@ -114,9 +121,19 @@ def snapshot(path: str | os.PathLike[str], entries: int = 100_000) -> Iterator[N
 
 
 def profile(
-    step: Callable[[], Any], *, steps: int = 5, trace: str | os.PathLike[str] | None = None, rows: int = 15
+    step: Callable[[], Any],
+    *,
+    steps: int = 5,
+    trace: str | os.PathLike[str] | None = None,
+    rows: int = 15,
+    by: str = "time",
 ) -> str:
-    """Profile a few calls of `step` and return a table by time. `trace`: a file for chrome://tracing."""
+    """Profile a few calls of `step` and return a table by `time`, or by the `memory` that operators take.
+
+    `trace`: a file for chrome://tracing.
+    """
+    if by not in ("time", "memory"):
+        raise unknown("order", by, ("time", "memory"))
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -127,8 +144,9 @@ def profile(
             step()
     if trace is not None:
         found.export_chrome_trace(os.fspath(trace))
-    by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    table: str = found.key_averages().table(sort_by=by, row_limit=rows)
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    column = f"self_{kind}_time_total" if by == "time" else f"self_{kind}_memory_usage"
+    table: str = found.key_averages().table(sort_by=column, row_limit=rows)
     return table
 
 

@@ -52,7 +52,8 @@ class Run:
     A checkpoint is written every `every_steps` steps or `every_s` seconds, whichever comes first, and when
     the run stops: on SIGTERM, on Ctrl-C, on gflow's stop file, or `margin_s` before the time limit. A rank
     that waits longer than `timeout_s` (300) for the others fails. `on_nan`: at a loss that is not finite,
-    warn, skip the step, or stop the run.
+    warn, skip the step, or stop the run. `expandable_segments`: the setting of PyTorch's allocator against
+    fragmentation.
     """
 
     # A save that the script asked for within the loop (save or wait), and its score.
@@ -78,12 +79,13 @@ class Run:
         margin_s: float | None = None,
         timeout_s: float | None = None,
         on_nan: str = "warn",
+        expandable_segments: bool = False,
         seed: int = 0,
     ) -> None:
         asked = plan.effective_batch(os.environ)  # the submitted job overrides the script
         if accumulate < 1:
             raise UsageError(f"accumulate={accumulate}: it must be at least 1")
-        self.device = devices.pick(device)
+        self.device = devices.pick(device, expandable=expandable_segments)
         self._dtype, self._pure_dtype = devices.precision_of(precision, self.device)
         self.ranks = Ranks(self.device, timeout_s)
         self.stop = Stop(margin_s).listen()
@@ -123,10 +125,15 @@ class Run:
         # Samples in a batch of the loader that trains, before the loop of the first one; 0: none was made.
         self._batch = 0
         report_oom(self._state, lambda: self._batch)
-        if self.ranks.world > 1:
-            end_after_traceback()
+        self._introduce()
         # Each rank has its own random stream.
         rng.seed_all(seed + self.ranks.rank)
+
+    def _introduce(self) -> None:
+        if self.ranks.is_first and self.device.type == "cuda":
+            sys.stderr.write(f"gflow: {devices.describe(self.device, self.ranks.world)}\n")
+        if self.ranks.world > 1:
+            end_after_traceback()
 
     @classmethod
     def planned(

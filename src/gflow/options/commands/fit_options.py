@@ -76,6 +76,11 @@ RECIPE = (
         high=16,
     ),
     Option("channels-last", "flag", "channels-last memory format for images"),
+    Option(
+        "expandable-segments",
+        "flag",
+        "the allocator's setting expandable_segments:True, as gflow launch sets it by the same option",
+    ),
 )
 CARD = (
     Option(

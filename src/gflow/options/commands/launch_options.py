@@ -62,5 +62,10 @@ OPTIONS = (
         metavar="T",
         low=1,
     ),
+    Option(
+        "expandable-segments",
+        "flag",
+        "set PyTorch's allocator to expandable_segments:True, against fragmentation of GPU memory",
+    ),
     *COMMON,
 )

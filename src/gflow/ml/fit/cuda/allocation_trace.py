@@ -5,7 +5,7 @@ A trace is recorded once and can be replayed on any number of allocators, unlimi
 
 from __future__ import annotations
 
-from gflow.ml.fit.cuda.allocator import Allocator
+from gflow.ml.fit.cuda.allocator import Allocator, ExpandableAllocator
 
 # The phases of a step, in order.
 PHASES = ("model", "forward", "backward", "optimizer")
@@ -48,8 +48,14 @@ class AllocationTrace:
         self.doubts: set[str] = set()
         # Reasons for low confidence in the reserved memory alone.
         self.reserved_doubts: set[str] = set()
+        # Whether the allocator has expandable segments.
+        self.is_expandable = False
         # Version of the PyTorch that recorded it.
         self.torch = ""
+
+    def allocator(self, cap: int | None = None) -> Allocator:
+        """Return a new allocator with the settings of the run."""
+        return ExpandableAllocator(cap) if self.is_expandable else Allocator(cap)
 
     def mark(self, phase: str, step: int) -> None:
         self.phase, self.step = phase, step

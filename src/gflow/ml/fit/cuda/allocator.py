@@ -50,6 +50,9 @@ class _Block:
 class Allocator:
     """The allocator of one GPU. `cap`: bytes that it may reserve; None: unlimited."""
 
+    # A remainder of at least so many bytes is split off a block, in the large pool and in the small one.
+    least_rest = (SMALL_REQUEST + 1, ROUND)
+
     def __init__(self, cap: int | None = None) -> None:
         self.cap = cap
         self.allocated = self.reserved = 0
@@ -66,7 +69,7 @@ class Allocator:
         is_small = size <= SMALL_REQUEST
         block = self._take(size, is_small) or self._new_segment(size, is_small)
         left = block.size - size
-        if left >= ROUND if is_small else left > SMALL_REQUEST:
+        if left >= self.least_rest[is_small]:
             self._split(block, size)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
@@ -141,6 +144,99 @@ class Allocator:
     def _remove_free(self, block: _Block) -> None:
         pool = self._free[block.is_small]
         del pool[bisect_left(pool, (block.size, block.address))]
+
+
+class ExpandableAllocator(Allocator):
+    """The allocator with expandable_segments:True: one segment per pool, which grows by pages at its end.
+
+    A page has 2 MiB in the small pool and 20 MiB in the large one. Blocks are split to 512 bytes in both. A
+    block that is large enough is taken before the last one, which can grow. When the GPU is full, all pages
+    without a block are released.
+    """
+
+    least_rest = (ROUND, ROUND)
+
+    def __init__(self, cap: int | None = None) -> None:
+        super().__init__(cap)
+        self._last: dict[bool, _Block] = {}
+
+    def _take(self, size: int, is_small: bool) -> _Block | None:
+        pool = self._free[is_small]
+        index = bisect_left(pool, (size, -1))
+        if index + 1 < len(pool) and pool[index][2] is self._last.get(is_small):
+            index += 1
+        if index == len(pool):
+            return None
+        block = pool.pop(index)[2]
+        block.is_free = False
+        return block
+
+    def _new_segment(self, size: int, is_small: bool) -> _Block:
+        """Map more pages at the end of the segment; the last block is extended if it is free."""
+        page = SMALL_SEGMENT if is_small else LARGE_SEGMENT
+        if self.cap is not None and self.reserved + self._grown(size, is_small, page) > self.cap:
+            self._release_segments()
+            self.retries += 1
+            if self.reserved + self._grown(size, is_small, page) > self.cap:
+                raise OutOfMemory(size, self.allocated, self.reserved)
+        grown, last = self._grown(size, is_small, page), self._last.get(is_small)
+        self.reserved += grown
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if last is not None and last.is_free:
+            self._remove_free(last)
+            last.is_free = False
+            last.size += grown
+            return last
+        # Each pool has its own addresses, which begin at a page.
+        start = last.address + last.size if last is not None else (0 if is_small else LARGE_SEGMENT << 40)
+        block = _Block(start, grown, is_small)
+        block.before = last
+        if last is not None:
+            last.after = block
+        self._last[is_small] = block
+        return block
+
+    def _grown(self, size: int, is_small: bool, page: int) -> int:
+        last = self._last.get(is_small)
+        left = last.size if last is not None and last.is_free else 0
+        return -(-(size - left) // page) * page
+
+    def _release_segments(self) -> None:
+        """Release the complete pages of free blocks. Their addresses are not used again."""
+        for is_small, page in ((False, LARGE_SEGMENT), (True, SMALL_SEGMENT)):
+            for block in [entry[2] for entry in self._free[is_small]]:
+                begin = -(-block.address // page) * page
+                end = (block.address + block.size) // page * page
+                if end <= begin:
+                    continue
+                self.reserved -= end - begin
+                self._remove_free(block)
+                block.is_free = False
+                hole = block
+                if block.address < begin:
+                    hole = self._cut(block, begin - block.address)
+                    self._insert_free(block)
+                if hole.address + hole.size > end:
+                    self._insert_free(self._cut(hole, end - hole.address))
+
+    def _split(self, block: _Block, size: int) -> None:
+        self._insert_free(self._cut(block, size))
+
+    def _cut(self, block: _Block, size: int) -> _Block:
+        """Shorten a block. Return the rest of it as a block of its own."""
+        rest = _Block(block.address + size, block.size - size, block.is_small)
+        rest.before, rest.after = block, block.after
+        if block.after is not None:
+            block.after.before = rest
+        else:
+            self._last[block.is_small] = rest
+        block.after, block.size = rest, size
+        return rest
+
+    def _insert_free(self, block: _Block) -> None:
+        if block.after is None:
+            self._last[block.is_small] = block
+        super()._insert_free(block)
 
 
 def segment_size(size: int) -> int:
