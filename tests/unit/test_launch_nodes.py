@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from gflow.errors import Refused
+from gflow.errors import Refused, UsageError
+from gflow.ml.launch.hosts import is_here, position, read_hosts
 from gflow.ml.launch.network import Adapter, choose, detect
 from gflow.ml.launch.slurm import (
     MEETING,
@@ -91,3 +92,43 @@ def test_adapters_and_interfaces_of_a_machine(tmp_path):
     adapters = [Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False, layer="Ethernet")]
     assert detect(str(tmp_path)) == (adapters, ["eth0", "lo"])
     assert detect(str(tmp_path / "none")) == ([], [])
+
+
+def test_machine_finds_itself_among_the_hosts(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# two boxes\nann.lab  slots=8\n\nbob.lab # the new one\n")
+    hosts = read_hosts(str(path))
+    assert hosts == ["ann.lab", "bob.lab"]
+    assert position(hosts, None, None, lambda host: host == "bob.lab") == NodePosition(1, 2, "ann.lab", 29500)
+    assert position(hosts, 0, 4000, lambda host: False) == NodePosition(0, 2, "ann.lab", 4000)
+    with pytest.raises(UsageError, match=r"none of the hosts is this machine: ann\.lab, bob\.lab"):
+        position(hosts, None, None, lambda host: False)
+    with pytest.raises(UsageError, match="2 of the hosts are this machine"):
+        position(hosts, None, None, lambda host: True)
+    with pytest.raises(UsageError, match="--node 2: there are 2 hosts"):
+        position(hosts, 2, None)
+    path.write_text("# nobody\n")
+    with pytest.raises(UsageError, match="names no hosts"):
+        read_hosts(str(path))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_hosts(str(tmp_path / "nothing"))
+
+
+def test_own_addresses_are_recognised():
+    assert is_here("127.0.0.1") and is_here("localhost")
+    assert not is_here("192.0.2.1"), "an address that is reserved for documentation"
+    assert not is_here("no-such-host.invalid")
+
+
+def test_options_of_plain_hosts_need_their_file(tmp_path, monkeypatch):
+    from gflow.cli.tools.launch import run
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "hosts").write_text("localhost\n")
+    with pytest.raises(UsageError, match="--node requires --nodes-file"):
+        run(["--processes", "1", "--node", "1", "train.py"])
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="machines without Slurm"):
+        run(["--processes", "1", "--nodes-file", "hosts", "train.py"])

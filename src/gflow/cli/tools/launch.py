@@ -13,6 +13,7 @@ from gflow.options.parse import parse
 
 if TYPE_CHECKING:
     from gflow.ml.launch.plan import Plan
+    from gflow.ml.launch.slurm import NodePosition
 
 ABOUT = """Run a training script on one or more GPUs: one process per GPU, with torchrun's environment and a
 free rendezvous port. In a job it uses the job's GPUs; in a job on several nodes of a Slurm cluster, those
@@ -26,6 +27,7 @@ The output of the first rank is printed; that of the others is kept if they fail
 EXAMPLES = """gflow launch train.py --lr 0.1
 gflow launch --gpus 4 train.py
 gflow launch --processes 4 -m mylab.train
+gflow launch --nodes-file hosts.txt train.py
 gbatch --gpus 4 --requeue --time 4:00:00 gflow launch train.py
 gbatch --on slurm --nodes 2 --gpus 4 gflow launch train.py
 gbatch --on slurm --nodes 2 --gpus 4 gflow launch --network ethernet train.py"""
@@ -68,15 +70,18 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
     logs = values.get("logs")
     name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"
     nodes, here = slurm.check(values.get("nodes"), os.environ), slurm.node_position(os.environ)
+    among_hosts = _host_position(values, nodes)
     with free_port() as port:
         if nodes > 1 and here is None:
             return slurm.launch_on_nodes(words, nodes, port)
+        on_slurm, here = here, here or among_hosts
         plan = Plan(argv, processes, port=port, name=name)
         if here is not None:
             plan = plan._replace(
                 node=here.node, nodes=here.nodes, address=here.address, port=here.port, name=name
             )
-            os.environ.update(slurm.deadline_here(os.environ))
+            if on_slurm is not None:
+                os.environ.update(slurm.deadline_here(os.environ))
             _configure_network(values.get("network", "auto"), is_first=here.node == 0)
         _print_batch(plan)
         code = launch(
@@ -85,7 +90,21 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
             grace_s=values.get("grace", 60),
             stall_s=values.get("stall", 0),
         )
-        return code if here is None else slurm.record_exit(code)
+        return code if on_slurm is None else slurm.record_exit(code)
+
+
+def _host_position(values: dict[str, Any], nodes: int) -> NodePosition | None:
+    """The position of this machine among those of --nodes-file; None without it."""
+    if "nodes-file" not in values:
+        for name in ("node", "port"):
+            if name in values:
+                raise UsageError(f"--{name} requires --nodes-file", hint="--nodes-file hosts.txt")
+        return None
+    if nodes > 1:
+        raise UsageError("--nodes-file is for machines without Slurm, and this job has several nodes")
+    from gflow.ml.launch.hosts import position, read_hosts
+
+    return position(read_hosts(values["nodes-file"]), values.get("node"), values.get("port"))
 
 
 def _with_plan(values: dict[str, Any]) -> dict[str, Any]:

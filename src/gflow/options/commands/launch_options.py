@@ -24,6 +24,28 @@ OPTIONS = (
         high=65536,
     ),
     Option(
+        "nodes-file",
+        "path",
+        "machines without Slurm, one per line: run the same command on each of them; ranks meet at the first",
+        metavar="FILE",
+    ),
+    Option(
+        "node",
+        "count",
+        "number of this machine in --nodes-file, from 0 (default: found by its name or address)",
+        metavar="N",
+        low=0,
+        high=65535,
+    ),
+    Option(
+        "port",
+        "count",
+        "port at which the ranks of --nodes-file meet (default 29500)",
+        metavar="P",
+        low=1,
+        high=65535,
+    ),
+    Option(
         "network",
         "text",
         "network for NCCL between nodes: auto (detect it and print the choice; the default), ethernet or "
