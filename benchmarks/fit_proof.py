@@ -61,6 +61,7 @@ def predict(cases, out):
                 "reserved": found.peak_reserved_bytes,
                 "process": found.process_bytes,
                 "confidence": found.confidence,
+                "torch": found.torch,
             }
         except Exception as error:
             row["refused"] = str(error)

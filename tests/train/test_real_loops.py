@@ -408,6 +408,49 @@ def test_validation_in_the_loop(tmp_path):
     assert (tmp_path / "True0").read_text() == (tmp_path / "False0").read_text()
 
 
+def by_epoch(folder, stop_at):
+    torch.manual_seed(0)
+    run = Run(folder, device="cpu", keep=1, keep_best=1)
+    model = run.model(nn.Linear(3, 1))
+    run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+    held_out = run.loader(torch.ones(5, 3), 2)
+    calls = []
+
+    @run.on_epoch
+    def validate() -> None:
+        calls.append((run.place.epoch, run.place.step))
+        found = run.gather({"out": (torch.cat([model(x) for x in held_out]),)})
+        run.save(score=-found["out"][0].detach().square().mean(), wait=run.place.epoch == 1)
+        if stop_at == 10 * run.place.epoch:
+            run.stop.ask("test")
+
+    run.resume()
+    for batch in run.batches(run.loader(torch.randn(6, 3, generator=torch.Generator().manual_seed(1)), 2), 3):
+        run.backward(model(batch).square().mean())
+        if run.place.step == stop_at:
+            run.stop.ask("test")
+    run.close()
+    return calls, bits(model)
+
+
+def test_hook_at_the_end_of_an_epoch_is_called_once_for_each(tmp_path, capsys):
+    """Also if the run stops at the last step of an epoch, or in the hook itself."""
+    calls, whole = by_epoch(tmp_path / "whole", None)
+    assert calls == [(0, 3), (1, 6), (2, 9)]
+    for stop in (2, 10):  # after the third step; in the hook after the sixth, noticed after the seventh
+        with pytest.raises(SystemExit):
+            by_epoch(tmp_path / "parts", stop)
+    assert sorted(path.name for path in (tmp_path / "parts").glob("step-*"))[-1] == "step-00000007"
+    calls, parts = by_epoch(tmp_path / "parts", None)
+    assert calls == [(2, 9)] and parts == whole
+    best = torch.load(tmp_path / "whole/best/state.pt", weights_only=True)["place"]
+    assert best["epoch"] == 3 and (tmp_path / "whole/best").resolve().name.startswith("step-00000009")
+    run = Run(device="cpu")
+    run.print("accuracy", 0.5)
+    run.close()
+    assert capsys.readouterr().out.endswith("accuracy 0.5\n")
+
+
 def test_loop_within_a_loop_is_refused():
     run = Run(device="cpu")
     loader = run.loader(torch.ones(4, 1), 2)

@@ -59,6 +59,9 @@ class Run:
     # A save that the script asked for within the loop (save or wait), and its score.
     _save_asked: str = ""
     _score: float | None = None
+    # Called at the end of each epoch.
+    _epoch_hooks: list[Callable[[], object]]
+    _loaders: list[Loader]
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Run:
         self._saved_at = self._step_began = time.monotonic()
         self._share: Share | None = None
         self._is_training = self._warm = self._resumed = self._is_entered = False
-        self._loaders: list[Loader] = []
+        self._loaders, self._epoch_hooks = [], []
         self._reporter = Reporter(metered=False)
         self._profiler: StepProfiler | None = None
         if self.ranks.is_first and self._stopwatch is None and (made := step_profiler(self.device)):
@@ -199,6 +202,20 @@ class Run:
         self._gradients.hooks.append(hook)
         return hook
 
+    def on_epoch(self, hook: Callable[[], object]) -> Callable[[], object]:
+        """Call a function at the end of each epoch, for validation. `run.save` in it saves at once.
+
+        `run.place.epoch` counts the epochs before this one.
+        """
+        self._epoch_hooks.append(hook)
+        return hook
+
+    def print(self, *words: Any) -> None:
+        """Print on the first rank."""
+        if self.ranks.is_first:
+            sys.stdout.write(" ".join(map(str, words)) + "\n")
+            sys.stdout.flush()
+
     def loader(
         self,
         dataset: Any,
@@ -234,11 +251,16 @@ class Run:
         self._loaders.append(loader)
         return loader
 
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
+    def gather(self, values: Any) -> Any:
         """Return the values of all ranks on all ranks: for evaluation, one value for each sample of a batch.
 
-        Samples that a loader of `run.loader` repeats to give all ranks a batch are left out.
+        Samples that a loader of `run.loader` repeats to give all ranks a batch are left out. Several tensors
+        are given as a tuple, list or dictionary.
         """
+        if isinstance(values, dict):
+            return {name: self.gather(one) for name, one in values.items()}
+        if isinstance(values, (tuple, list)):
+            return type(values)(self.gather(one) for one in values)
         values = torch.atleast_1d(values.detach())
         for loader in self._loaders:
             if loader.counted is not None:
@@ -287,11 +309,20 @@ class Run:
                 place.samples = share.done
                 if share.ends_step and self._end_step():
                     return
-            place.next_epoch()
+            self._end_epoch()
         self._report(final=True)
         self._finish_measurement()
         if self._checkpointer is not None:
             self._save(wait=True)
+
+    def _end_epoch(self) -> None:
+        for hook in self._epoch_hooks:
+            hook()
+        self.place.next_epoch()
+        if self._save_asked == "wait":
+            self._save(wait=True)
+        elif self._save_asked:
+            self._save_periodically()
 
     def _epoch(self, loader: Any) -> Iterator[tuple[Any, Share]]:
         if isinstance(loader, Loader):
