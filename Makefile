@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 FIT    := $(VENV)/.fit
+PUBLISH := $(VENV)/.publish
 # Bytecode halves the start-up time of every command; some machines disable it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check collect bench docs clean coverage fuzz soak web
+.PHONY: demo test test-slow check collect bench docs packages clean coverage fuzz soak web
 
 $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/*/native/* src/gflow/*/*/native/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
@@ -24,7 +25,7 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py hatch_build.py
+	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py scripts/build-packages hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py --check
@@ -35,6 +36,11 @@ $(FIT): tests/fit/constraints.txt $(TOOLS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning s3fs 'moto[s3,server]'
 	@touch $(FIT)
 
+# What builds and installs packages, and the documentation site.
+$(PUBLISH): scripts/publish-tools.txt $(TOOLS)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement scripts/publish-tools.txt
+	@touch $(PUBLISH)
+
 # Compiles the test modules once, for all workers of pytest: in a new clone that takes as long as collecting them.
 collect: $(TOOLS) $(FIT)
 	@$(BIN)/pytest -qq --collect-only tests > $(VENV)/.collected || { cat $(VENV)/.collected; exit 1; }
@@ -43,7 +49,7 @@ test: $(TOOLS) $(FIT)    ## all tests that finish within minutes
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check collect
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu" tests
 
-test-slow: $(TOOLS)      ## crash tests, soak tests, long searches, a Slurm cluster
+test-slow: $(TOOLS) $(PUBLISH) ## crash tests, soak tests, long searches, a Slurm cluster, packages
 	@scripts/slurm-packages --accounting
 	@scripts/ssh-packages
 	@scripts/prometheus-package
@@ -69,5 +75,9 @@ web:                     ## build the web page from web/ into src/gflow/web
 docs: $(STAMP)           ## regenerate the pages of docs/ that are derived from code
 	$(BIN)/python scripts/gen_docs.py
 
+packages: $(PUBLISH)     ## build the wheels and the source distribution into dist/
+	@rm -rf dist
+	$(BIN)/python scripts/build-packages dist
+
 clean:
-	rm -rf $(VENV) web/node_modules .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist web/node_modules .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

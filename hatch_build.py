@@ -6,6 +6,7 @@ With GFLOW_COMPILE=1 the engine is compiled as well (scripts/compile): the same 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,13 +30,15 @@ class NativeShimHook(BuildHookInterface):
 
     # Temporary folders of the native client and of the compiled engine.
     _folders: list[str] = []
+    # What was compiled.
+    _programs: list[Path] = []
 
     def dependencies(self) -> list[str]:
         return ["mypy>=1.13", "setuptools"] if os.environ.get("GFLOW_COMPILE") else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         build_data["shared_scripts"] = {str(SCRIPTS): "."}
-        self._folders = []
+        self._folders, self._programs = [], []
         compiler = shutil.which(os.environ.get("CC", "cc"))
         if compiler is None or os.environ.get("GFLOW_NO_C"):
             self.app.display_warning("no C compiler: jobs and commands will be run by Python")
@@ -71,7 +74,7 @@ class NativeShimHook(BuildHookInterface):
             for name in names[1:]:
                 shutil.copy(folder / names[0], folder / name)
             build_data["shared_scripts"] = {str(folder): "."}
-            self._mark_platform(build_data)
+            self._mark_platform(build_data, folder / names[0])
 
     def _build_shim(self, compiler: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER
@@ -80,7 +83,7 @@ class NativeShimHook(BuildHookInterface):
         if self._compile(compiler, sources, made):
             made.replace(folder / "gflow-shim")  # atomic: a running shim keeps its inode
             build_data["artifacts"].append(str(FOLDER / "gflow-shim"))
-            self._mark_platform(build_data)
+            self._mark_platform(build_data, folder / "gflow-shim")
 
     def _compile(self, compiler: str, sources: list[str], made: Path) -> bool:
         done = subprocess.run([compiler, *FLAGS, "-o", str(made), *sources], capture_output=True, text=True)
@@ -88,8 +91,30 @@ class NativeShimHook(BuildHookInterface):
             self.app.display_warning(f"{made.name} could not be built: {done.stderr}")
         return not done.returncode
 
-    def _mark_platform(self, build_data: dict[str, Any]) -> None:
-        build_data.update(pure_python=False, infer_tag=False, tag=f"py3-none-{platform_tag()}")
+    def _mark_platform(self, build_data: dict[str, Any], program: Path) -> None:
+        self._programs.append(program)
+        build_data.update(pure_python=False, infer_tag=False, tag=f"py3-none-{libc_tag(self._programs)}")
+
+
+def libc_tag(programs: list[Path]) -> str:
+    """The platform of programs that need only glibc: `manylinux` and the newest version that they use.
+
+    Package indexes refuse `linux_x86_64`, which says nothing about the machines that can run it.
+    """
+    platform = platform_tag()
+    if shutil.which("readelf") is None:
+        return platform
+    versions, libraries = set(), set()
+    for program in programs:
+        done = subprocess.run(["readelf", "-dV", str(program)], capture_output=True, text=True, check=True)
+        versions |= {
+            (int(major), int(minor)) for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", done.stdout)
+        }
+        libraries |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", done.stdout))
+    if not versions or libraries != {"libc.so.6"}:
+        return platform
+    major, minor = max(versions)
+    return platform.replace("linux_", f"manylinux_{major}_{minor}_")
 
 
 def platform_tag() -> str:
