@@ -66,8 +66,8 @@ def test_resume_args_are_added_outside_the_container(apptainer: Box) -> None:
     (apptainer.work / "checkpoints/step-7.pt").touch()
     line = "echo got $*; exit 3"
     job = apptainer.submit(
-        "--container", "image.sif", "--max-retries", "1", "--retry-delay", "0", "--resume-args", "--from {latest}",
-        "sh", "-c", line, "name",
+        "--container", "image.sif", "--max-retries", "1", "--retry-delay", "0",
+        "--resume-args", "--from {latest}", "sh", "-c", line, "name",
     )  # fmt: skip
     assert apptainer.finished(job)["state"] == "Failed"
     got = [words for words in apptainer.text_of(job).splitlines() if words.startswith("got")]
