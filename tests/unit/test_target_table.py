@@ -22,7 +22,10 @@ from gflow.wire.requests import JobRequest, Reader
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "slurm-options.md"
 SETTINGS: Any = SimpleNamespace(
-    clusters={"slurm": Cluster(), "far": Cluster(host="login")}, is_system=False, logs=Path("/logs")
+    clusters={"slurm": Cluster(), "far": Cluster(host="login")},
+    is_system=False,
+    logs=Path("/logs"),
+    config={"containers.runtime": "auto"},
 )
 # Values that differ from the defaults; others are 2, or x.
 VALUES = {

@@ -35,8 +35,10 @@ def check_container(settings: Settings, spec: Spec) -> None:
     if spec.container.startswith("-"):
         raise UsageError(f"--container {spec.container!a} is not an image", hint="--container image.sif")
     may_run_here = not spec.on or spec.races_here
+    if not has_container(spec) or not may_run_here:
+        return
     wanted = settings.config["containers.runtime"]
-    if may_run_here and has_container(spec) and not find_runtime(wanted):
+    if not find_runtime(wanted):
         what = "apptainer is not installed" if wanted == "auto" else f"there is no {wanted}"
         raise Refused(
             f"--container cannot be used on this machine: {what}",

@@ -47,7 +47,7 @@ def memory(device: Any = None) -> Memory:
 
 
 def reset_peaks(device: Any = None) -> None:
-    """Begin to count the peaks of `memory` anew, for example for one step."""
+    """Reset the peaks of `memory`, for example to measure one step."""
     _need_gpu()
     torch.cuda.reset_peak_memory_stats(device)
 
