@@ -1,7 +1,7 @@
 """Generate what is derived from code (`make docs`).
 
-docs/reference.md and library/submit_keywords.py come from the code's tables, docs/modules.md from docstrings,
-the manual pages from `--help` (`man_pages`).
+The pages of docs/reference/ (`reference_pages`) and library/submit_keywords.py come from the code's tables,
+docs/modules.md from docstrings, the manual pages from `--help` (`man_pages`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ import runpy
 import textwrap
 from pathlib import Path
 
-from gflow.config.table import SETTINGS
-from gflow.config.template import toml
-from gflow.core.transitions import TRANSITIONS
-from gflow.daemon.api.routes import ROUTES
-from gflow.job_states import JobState
-from gflow.options.commands import gqueue_options, gstats_options
-from gflow.options.job_options import CAPTURE, GBATCH, JOB, Option
+from gflow.options.job_options import CAPTURE, JOB, Option
 from gflow.options.update import REDOABLE
 
-TARGET = Path(__file__).parents[1] / "docs/reference.md"
-MODULES = TARGET.with_name("modules.md")
-KEYWORDS = TARGET.parents[1] / "src/gflow/library/submit_keywords.py"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MODULES = DOCS / "modules.md"
+KEYWORDS = ROOT / "src/gflow/library/submit_keywords.py"
 # Types of keyword arguments by the kind of the option; other kinds are text.
 ONE = {"flag": "bool", "count": "int | str", "duration": "int | str", "seconds": "int | str",
        "change": "int | str", "size": "int | str", "need": "int | str", "array": "int | str", "path": "Path",
@@ -62,65 +57,9 @@ class RedoKeywords(TypedDict, total=False):
 '''
 
 
-def spelled(option: Option) -> str:
-    names = ([f"-{option.short}"] if option.short else []) + [f"--{option.name}"]
-    names += ["-" * min(2, len(alias)) + alias for alias in option.aliases]
-    value = f" {option.metavar}" if option.metavar else ""
-    return ", ".join(f"`{name}{value if name == f'--{option.name}' else ''}`" for name in names)
-
-
-def reference() -> str:
-    lines = [
-        "# Reference",
-        "",
-        "Written by `make docs` from the code's own tables; edit those.",
-        "",
-    ]
-    tables = (("gbatch", GBATCH), ("gqueue", gqueue_options.OPTIONS), ("gstats", gstats_options.OPTIONS))
-    for program, options in tables:
-        lines += [f"## Options of {program}", "", "| option | meaning |", "|---|---|"]
-        lines += [f"| {spelled(option)} | {option.help} |" for option in options]
-        lines.append("")
-    lines.pop()
-    lines += settings()
-    lines += permissions()
-    lines += ["", "## States", "", "```mermaid", "stateDiagram-v2", "    [*] --> Queued"]
-    for state, targets in TRANSITIONS.items():
-        lines += [f"    {state.value} --> {to.value}" for to in sorted(targets, key=lambda s: s.value)]
-        if not targets:
-            lines.append(f"    {state.value} --> [*]")
-    lines += ["```", "", "| state | short |", "|---|---|"]
-    lines += [f"| {state.value} | {state.row.short} |" for state in JobState]
-    return "\n".join(lines) + "\n"
-
-
-def settings() -> list[str]:
-    """Every setting of gflow.toml, its variable and its flag."""
-    lines = ["", "## Settings", "", "| setting | default | variable, flag | meaning |", "|---|---|---|---|"]
-    for setting in SETTINGS:
-        ways = [f"`{name}`" for name in setting.variables] + ([f"`--{setting.flag}`"] if setting.flag else [])
-        row = (f"`{setting.key}`", f"`{toml(setting.default)}`", ", ".join(ways), setting.help)
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
-
-
-def permissions() -> list[str]:
-    """Required permission of each route of the system-wide daemon."""
-    lines = [
-        "",
-        "## Who may do what",
-        "",
-        "With `gflowd up --system`. A daemon of one's own serves its owner and root, who may do all of it.",
-        "",
-        "| route | who |",
-        "|---|---|",
-    ]
-    return lines + [f"| `{route.method} {route.path}` | {route.permission.value} |" for route in ROUTES]
-
-
 def modules() -> str:
     """Every module by package, with the first paragraph of its docstring."""
-    source = TARGET.parents[1] / "src/gflow"
+    source = ROOT / "src/gflow"
     lines = ["# Every module in a line", "", "Written by `make docs` from their first lines; edit those.", ""]
     packages: dict[str, list[Path]] = {}
     for path in sorted(source.rglob("*.py")):
@@ -166,8 +105,25 @@ def first_sentence(path: Path) -> str:
     return " ".join(docstring.split()).replace("|", "\\|")
 
 
+def reference() -> dict[str, str]:
+    """The pages of docs/reference/ and their index, by path below docs/."""
+    pages: dict[str, str] = runpy.run_path(str(Path(__file__).with_name("reference_pages.py")))["make_pages"]()
+    return pages
+
+
+def write_reference() -> None:
+    """Write the pages, and remove those that are no longer made."""
+    pages = reference()
+    (DOCS / "reference").mkdir(exist_ok=True)
+    for path in (DOCS / "reference").glob("*.md"):
+        if f"reference/{path.name}" not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        (DOCS / name).write_text(text)
+
+
 if __name__ == "__main__":
-    TARGET.write_text(reference())
+    write_reference()
     KEYWORDS.write_text(keywords())
     MODULES.write_text(modules())
     runpy.run_path(str(Path(__file__).with_name("man_pages.py")), run_name="__main__")

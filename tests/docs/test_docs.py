@@ -23,6 +23,10 @@ DOCUMENTS = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ELSEWHERE),
 ]
+# Short pages. Those with sessions are played by test_howto.
+SHORT = [
+    path for folder in ("start", "howto", "migrate") for path in sorted((ROOT / "docs" / folder).glob("*.md"))
+]
 SETTINGS = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = {
@@ -42,7 +46,9 @@ def test_a_document_does_what_it_says(box: Box, path: Path) -> None:
     play(box, path)
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if SETTINGS.search(path.read_text())], ids=str)
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS + SHORT if SETTINGS.search(path.read_text())], ids=str
+)
 def test_settings_in_a_document_can_be_read(tmp_path: Path, path: Path) -> None:
     for number, text in enumerate(SETTINGS.findall(path.read_text())):
         file = tmp_path / f"{number}.toml"
@@ -89,15 +95,16 @@ def _commands(text: str) -> list[tuple[str, str]]:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for path in [*DOCUMENTS, ROOT / "CHANGELOG.md"]:
-        for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+    """The pages of docs/: test_site."""
+    for path in [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]:
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
 def test_every_fenced_shell_line_is_covered_or_a_script() -> None:
     """`sh` blocks are for scripts, make targets and installing; anything else must be a checked session."""
     unchecked = ("make ", "pipx install .", "gflowd up ")
-    for path in DOCUMENTS:
+    for path in DOCUMENTS + SHORT:
         for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
             assert block.startswith("#!") or all(line.startswith(unchecked) for line in block.splitlines()), (
                 block
@@ -108,7 +115,10 @@ def test_reference_matches_the_tables() -> None:
     import runpy
 
     generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
-    assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
+    pages = generator["reference"]()
+    assert {name: (ROOT / "docs" / name).read_text() for name in pages} == pages, "run make docs"
+    found = {f"reference/{path.name}" for path in (ROOT / "docs/reference").iterdir()}
+    assert found == set(pages) - {"reference.md"}, "run make docs"
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
     assert generator["KEYWORDS"].read_text() == generator["keywords"](), "run make docs"
 

@@ -1,6 +1,6 @@
 """The route table: method, path, handler, permission, answer, body, query and status of every route.
 
-The permission checks, the OpenAPI document and the permissions table of docs/reference.md derive from it.
+The permission checks, the OpenAPI document and docs/reference/api.md derive from it.
 The fields of a row are explained at `ApiRoute`.
 """
 
