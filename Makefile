@@ -9,7 +9,7 @@ PUBLISH := $(VENV)/.publish
 # Bytecode halves the start-up time of every command; some machines disable it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check collect bench docs packages clean coverage fuzz soak web
+.PHONY: demo test test-slow check collect bench docs docs-site packages clean coverage fuzz soak web
 
 $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/*/native/* src/gflow/*/*/native/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
@@ -25,7 +25,7 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py scripts/build-packages scripts/build-deb hatch_build.py
+	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py scripts/reference_pages.py scripts/python_api.py scripts/docs-site scripts/build-packages scripts/build-deb hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py --check
@@ -75,9 +75,12 @@ web:                     ## build the web page from web/ into src/gflow/web
 docs: $(STAMP)           ## regenerate the pages of docs/ that are derived from code
 	$(BIN)/python scripts/gen_docs.py
 
+docs-site: $(PUBLISH)    ## build the documentation site into .site/, strictly
+	$(BIN)/python scripts/docs-site
+
 packages: $(PUBLISH)     ## build the wheels and the source distribution into dist/
 	@rm -rf dist
 	$(BIN)/python scripts/build-packages dist
 
 clean:
-	rm -rf $(VENV) dist web/node_modules .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist .site web/node_modules .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
