@@ -25,7 +25,7 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py scripts/reference_pages.py scripts/python_api.py scripts/docs-site scripts/build-packages scripts/build-deb hatch_build.py
+	$(BIN)/ruff check src tests benchmarks scripts/structure.py scripts/man_pages.py scripts/reference_pages.py scripts/python_api.py scripts/docs-site scripts/release scripts/top-screenshot scripts/build-packages scripts/build-deb hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py --check
