@@ -118,6 +118,9 @@ class Gflow(System):
     def cmd_info(self) -> list[str]:
         return [f"{self.bin}/ginfo"]
 
+    def cmd_show(self) -> list[str]:
+        return [f"{self.bin}/gjob", "show", "1"]
+
     def cmd_help(self) -> list[str]:
         return [f"{self.bin}/gbatch", "--help"]
 

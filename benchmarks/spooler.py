@@ -62,6 +62,9 @@ class Tsp(System):
     def cmd_queue(self) -> list[str]:
         return ["tsp", "-l"]
 
+    def cmd_show(self) -> list[str]:
+        return ["tsp", "-i", "0"]
+
     def cmd_help(self) -> list[str]:
         return ["tsp", "-h"]
 

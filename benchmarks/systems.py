@@ -96,6 +96,10 @@ class System:
     def cmd_info(self) -> list[str]:
         raise NotOffered("no command for it")
 
+    def cmd_show(self) -> list[str]:
+        """Hook: show the first submitted job in detail."""
+        raise NotOffered("no command for it")
+
     def cmd_help(self) -> list[str]:
         raise NotOffered("no command for it")
 

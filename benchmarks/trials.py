@@ -50,6 +50,7 @@ def cli(system: System, settings: Settings) -> Figures:
     yield "queue", or_not_offered(lambda: command_times(system, system.cmd_queue(), count))
     yield "info", or_not_offered(lambda: command_times(system, system.cmd_info(), count))
     yield "submit true", or_not_offered(lambda: command_times(system, system.cmd_submit("true"), count))
+    yield "show", or_not_offered(lambda: command_times(system, system.cmd_show(), count))
     for waiting in settings.numbers("cli_waiting", (900, 10_000), quick=(900,)):
         system.start(slots=1, hold=True)
         try:
