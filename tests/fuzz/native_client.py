@@ -90,35 +90,40 @@ def serve(listener: socket.socket, answers: list[bytes]) -> None:
         connection.close()
 
 
+def fuzz(folder: Path, seed: int, *, seconds: float = 3600, most: int = sys.maxsize) -> str:
+    """Run the client in this folder with hostile answers; the first that it did not survive, or nothing."""
+    dice, end, address = random.Random(seed), time.monotonic() + seconds, str(folder / "socket")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    answers: list[bytes] = [b""]
+    threading.Thread(target=serve, args=(listener, answers), daemon=True).start()
+    env = {
+        "GFLOW_SOCKET": address, "PATH": "/usr/bin:/bin",
+        "ASAN_OPTIONS": f"exitcode={FOUND}:detect_leaks=0", "UBSAN_OPTIONS": f"exitcode={FOUND}",
+    }  # fmt: skip
+    count = 0
+    while count < most and time.monotonic() < end:
+        count += 1
+        answers[:] = [hostile(dice)]
+        words = [dice.choice(("x", "-", "", "a/b", "é" * 3000)) for _ in range(dice.randrange(20))]
+        variable = dice.choice(("HOME", "PWD", "PATH", "NO_COLOR"))
+        more = env | {variable: dice.choice(("", "/", "x" * 9000, "::/"))}
+        program = folder / dice.choice(("gqueue", "gbatch"))
+        done = subprocess.run([program, *words], env=more, capture_output=True, timeout=60)
+        if done.returncode < 0 or done.returncode == FOUND or b"Sanitizer" in done.stderr + done.stdout:
+            return f"answer {count}: {done.returncode}\n{answers[-1]!r}\n{done.stderr.decode()}"
+    print(f"seed {seed}: {count} answers")
+    return ""
+
+
 def main() -> int:
-    end = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 600)
-    seed = random.randrange(2**32)
-    dice, tries = random.Random(seed), 0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        build(folder)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(folder / "socket"))
-        listener.listen()
-        answers: list[bytes] = [b""]
-        threading.Thread(target=serve, args=(listener, answers), daemon=True).start()
-        env = {
-            "GFLOW_SOCKET": str(folder / "socket"), "PATH": "/usr/bin:/bin",
-            "ASAN_OPTIONS": f"exitcode={FOUND}:detect_leaks=0", "UBSAN_OPTIONS": f"exitcode={FOUND}",
-        }  # fmt: skip
-        while time.monotonic() < end:
-            tries += 1
-            answers[:] = [hostile(dice)]
-            words = [dice.choice(("x", "-", "", "a/b", "é" * 3000)) for _ in range(dice.randrange(20))]
-            variable = dice.choice(("HOME", "PWD", "PATH", "NO_COLOR"))
-            more = env | {variable: dice.choice(("", "/", "x" * 9000, "::/"))}
-            program = folder / dice.choice(("gqueue", "gbatch"))
-            done = subprocess.run([program, *words], env=more, capture_output=True, timeout=60)
-            if done.returncode < 0 or done.returncode == FOUND or b"Sanitizer" in done.stderr + done.stdout:
-                print(f"seed {seed}, try {tries}: {done.returncode}\n{answers[-1]!r}\n{done.stderr.decode()}")
-                return 1
-    print(f"seed {seed}: {tries} answers, and nothing found")
-    return 0
+        build(Path(name))
+        seconds = float(sys.argv[1] if len(sys.argv) > 1 else 600)
+        found = fuzz(Path(name), random.randrange(2**32), seconds=seconds)
+    print(found or "nothing found")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -248,7 +248,25 @@ static Bytes describe_call(void)
 
 /* ------------------------------------------------------------ the answer */
 
-/* Send the request and receive the answer, until the daemon closes the connection. */
+/* The value of a header; NULL: it is not there. */
+static const char *header(const char *head, const char *name)
+{
+    const char *found = strstr(head, name);
+    return found ? found + strlen(name) : NULL;
+}
+
+/* How long an answer will be, by its head; 0: its head is not complete. Without a length it ends when the daemon closes
+ * the connection, which it does after it has started the job.
+ */
+static size_t whole_size(const Bytes *answer)
+{
+    const char *content = memmem(answer->at, answer->size, "\r\n\r\n", 4);
+    const char *length = content ? header(answer->at, "\r\ncontent-length: ") : NULL;
+    size_t size = length && length < content ? strtoul(length, NULL, 10) : MOST_ANSWER;
+    return !content ? 0 : size < MOST_ANSWER ? (size_t)(content + 4 - answer->at) + size : SIZE_MAX;
+}
+
+/* Send the request and receive the answer. */
 static Bytes exchange(const Bytes *body)
 {
     Bytes request = {0}, answer = {0};
@@ -266,21 +284,16 @@ static Bytes exchange(const Bytes *body)
             run_python(token);
         sent += some > 0 ? (size_t)some : 0;
     }
-    for (ssize_t size; (size = recv(fd, piece, sizeof piece, 0));) {
+    size_t whole = 0;
+    for (ssize_t size; (!whole || answer.size < whole) && (size = recv(fd, piece, sizeof piece, 0));) {
         if ((size < 0 && errno != EINTR) || answer.size > MOST_ANSWER)
             run_python(token);
         add(&answer, piece, size > 0 ? (size_t)size : 0);
+        whole = whole ? whole : whole_size(&answer);
     }
     close(fd);
     free(request.at);
     return answer;
-}
-
-/* The value of a header; NULL: it is not there. */
-static const char *header(const char *head, const char *name)
-{
-    const char *found = strstr(head, name);
-    return found ? found + strlen(name) : NULL;
 }
 
 /* Join the chunks of a body in place. Returns its size; -1: a part is missing. */
