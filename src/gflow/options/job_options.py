@@ -118,10 +118,13 @@ class JobOption(Option):
         self.in_shapes = in_shapes
 
 
+_SPELLINGS: dict[tuple[Option, ...], dict[str, Option]] = {}
+
+
 def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
-    """Options by every spelling: `--gpus`, `--gres`, `-g`."""
-    spelled: dict[str, Option] = {}
-    for option in table:
+    """Options by every spelling: `--gpus`, `--gres`, `-g`. Kept, for the daemon parses many command lines."""
+    spelled = _SPELLINGS.setdefault(table, {})
+    for option in () if spelled else table:
         spelled["--" + option.name] = option
         for alias in option.aliases:
             spelled["-" * min(2, len(alias)) + alias] = option

@@ -6,6 +6,7 @@ An unknown name is refused: a misspelt filter must not list everything.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -224,13 +225,18 @@ Q = TypeVar("Q", bound=Query)
 
 def read_query(given: Mapping[str, str], into: type[Q]) -> Q:
     """Decode a query. Raises UsageError with one sentence if it is not valid."""
-    fields = {field.encode_name: field for field in msgspec.structs.fields(into)}
+    flags = _flags_by_name(into)
     for name in given:
-        if name not in fields:
-            raise unknown("name in the query", name, fields)
-    flags = {name for name, field in fields.items() if field.type is bool}
-    words = {name: value or "1" if name in flags else value for name, value in given.items()}
+        if name not in flags:
+            raise unknown("name in the query", name, flags)
+    words = {name: value or "1" if flags[name] else value for name, value in given.items()}
     try:
         return msgspec.convert(words, into, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"the query is not valid: {error}", hint="a flag is 1 or 0") from error
+
+
+@cache
+def _flags_by_name(query: type[Query]) -> dict[str, bool]:
+    """The names of a query, and whether each is a flag. Cached: msgspec evaluates all annotations for it."""
+    return {field.encode_name: field.type is bool for field in msgspec.structs.fields(query)}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from gflow.errors import UsageError
+from gflow.options.commands import help_pages
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gjob_options import ALIASES, options_of
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
-from gflow.options.commands.help_pages import help_page
 from gflow.options.job_options import COMMON, GBATCH, JSON
 from gflow.options.parse import parse
 from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, letter_note, terminal_notes
@@ -29,6 +30,7 @@ MOST_WORD_BYTES = 16 << 10
 MOST_VARIABLES = 10_000
 # Names the variables of the job in which a command runs that are sent to a cluster elsewhere.
 EXPORT = b"GFLOW_EXPORT"
+help_page = cache(help_pages.help_page)
 # Facts about a word: it names a file, a program on the PATH, an ELF executable.
 IS_FILE, IS_ON_PATH, IS_BINARY = 1, 2, 4
 

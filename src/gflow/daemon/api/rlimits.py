@@ -8,7 +8,7 @@ import resource
 import select
 import socket
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from gflow.errors import Refused
@@ -107,6 +107,7 @@ def _has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
+@lru_cache(maxsize=64)
 def parse(text: str) -> frozenset[Limit]:
     """Parse the text of /proc/PID/limits; -1 means unlimited."""
     found = set()

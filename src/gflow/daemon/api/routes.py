@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api.api_route import JSON, STREAM, ApiRoute
@@ -236,6 +236,20 @@ ROUTES = [
 ]  # fmt: skip
 
 
+class _Routes(Router):
+    """Finds a route without parameters by its path, instead of trying the routes one after another."""
+
+    exact = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self.exact.get((scope.get("method", ""), scope["path"]))
+        if route is None:
+            await super().app(scope, receive, send)
+        else:
+            scope.update(router=self, route=route, endpoint=route.endpoint, path_params={})
+            await route.handle(scope, receive, send)
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """Answer an error of the router (404, 405) with a problem document, as every other refusal."""
     assert isinstance(error, HTTPException)
@@ -259,7 +273,8 @@ def _methods_at(request: Request) -> set[str]:
 def make_app(context: Context) -> ASGIApp:
     """Make the ASGI application of the daemon. In user mode it serves the daemon's owner and root only."""
     handlers = {GflowError: on_error, HTTPException: _on_http_error}
-    app = Starlette(routes=ROUTES, exception_handlers=handlers)
+    app = Starlette(exception_handlers=handlers)
+    app.router = _Routes(ROUTES)
     app.state.context = context
     return app if context.settings.is_system else _OwnUserOnly(app)
 
