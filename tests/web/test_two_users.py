@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ def test_user_sees_jobs_of_others_without_command_log_and_buttons(browser: Any, 
 
 
 def test_page_asks_for_nothing_private_before_it_knows_the_caller(browser: Any, machine: System) -> None:
+    from playwright.sync_api import Error
+
     job = machine.ann.submit("--name", "anns-own", "bash", "-c", "echo a secret")
     machine.ann.ok("gjob", "wait", str(job))
     page = logged_in(browser, machine, machine.bob)
@@ -65,7 +68,10 @@ def test_page_asks_for_nothing_private_before_it_knows_the_caller(browser: Any, 
     page.goto(page.base + f"jobs/{job}")
     page.get_by_role("heading", name="anns-own").wait_for()
     assert held and page.get_by_role("button", name="Run again").count() == 0
-    held[0].continue_()
+    page.unroute("**/me")
+    for route in held:  # the first may be a request of the view that was left
+        with suppress(Error):
+            route.continue_()
     page.locator(".account", has_text=machine.bob.person.pw_name).wait_for()  # type: ignore[union-attr]
     check_clean(page)
 
