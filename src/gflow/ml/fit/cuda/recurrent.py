@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
+AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 # Values that cuDNN keeps per output, layer and direction: gates and states (LSTM: four gates and the cell;
 # GRU: three gates and the input of each). Between layers it keeps the output as well.
@@ -34,16 +35,45 @@ def layer(kind: str) -> Any:
     ) -> Any:
         state, cell = (hx[0], hx[1]) if kind == "lstm" else (hx, None)
         if torch.is_autocast_enabled("cuda"):
-            narrow = torch.get_autocast_dtype("cuda")
-            x, state, params = x.to(narrow), state.to(narrow), [weight.to(narrow) for weight in params]
-            cell = None if cell is None else cell.to(narrow)
-        out, hy, cy, _, _ = aten._cudnn_rnn.default(
-            x, params, 4 if has_biases else 2, None, state, cell, MODES[kind], state.shape[-1], 0, num_layers,
-            batch_first, dropout, train, bidirectional, [], None,
-        )  # fmt: skip
+            # cuDNN's layers compute in fp16 under autocast, also if the other operators do in bf16.
+            params = Flatten.apply(torch.float16, *params)
+            cell = None if cell is None else cell.half()
+            state, x = state.half(), x.half()
+        # CUDA builds have an autocast kernel, which would convert what has been converted here.
+        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
+            out, hy, cy, _, _ = aten._cudnn_rnn.default(
+                x, params, 4 if has_biases else 2, None, state, cell, MODES[kind], state.shape[-1], 0,
+                num_layers, batch_first, dropout, train, bidirectional, [], None,
+            )  # fmt: skip
         return (out, hy, cy) if kind == "lstm" else (out, hy)
 
     return run
+
+
+class Flatten(torch.autograd.Function):  # type: ignore[misc]
+    """The 16-bit copy of all weights under autocast: one block (ATen/cudnn/AutocastRNN.cpp)."""
+
+    @staticmethod
+    def forward(ctx: Any, narrow: torch.dtype, *weights: Any) -> Any:
+        ctx.wide = [weight.dtype for weight in weights]
+        return tuple(_views(torch.empty(_numbers(weights), dtype=narrow, device=weights[0].device), weights))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, *(one.to(wide) for one, wide in zip(gradients, ctx.wide, strict=True))
+
+
+def _numbers(weights: Any) -> int:
+    return sum(prod(weight.shape) for weight in weights)
+
+
+def _views(flat: Any, weights: Any) -> list[Any]:
+    """Return one view into the block for each weight."""
+    found, at = [], 0
+    for weight in weights:
+        found.append(flat[at : at + weight.numel()].view(weight.shape))
+        at += weight.numel()
+    return found
 
 
 def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -66,18 +96,21 @@ def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     x, weights, _, _, state, cell = args[:6]
-    flat = x.new_empty((sum(prod(w.shape) for w in weights),))
-    grads, at = [], 0
-    for weight in weights:
-        grads.append(flat[at : at + weight.numel()].view(weight.shape))
-        at += weight.numel()
+    grads = _views(x.new_empty((_numbers(weights),)), weights)
     cells = cell.new_empty(cell.shape) if cell is not None else x.new_empty((0,))
     return x.new_empty(x.shape), state.new_empty(state.shape), cells, grads
 
 
-def workspace(x: Any, state: Any, kind: int, hidden: int, both: bool, is_first: bool) -> list[int]:
-    """Return the workspaces of one pass in bytes: the input in time-first layout, and cuDNN's own."""
-    size = x.shape[0] * x.shape[1] * hidden * (2 if both else 1) * x.element_size()
+def workspace(x: Any, state: Any, kind: int, hidden: int, both: bool) -> int:
+    """Return cuDNN's workspace of one pass in bytes. As measured: cuDNN's source is not public."""
+    values = x.shape[0] * x.shape[1] * hidden * (2 if both else 1)
     states = state.numel() * x.element_size() * (2 if kind == MODES["lstm"] else 1)
-    own = size * (2 * GATES[kind] + 1) + states
-    return [*([x.numel() * x.element_size()] if is_first else []), own]
+    another_byte = x.element_size() == 2 or kind == MODES["gru"]
+    return int(values * (x.element_size() * (2 * GATES[kind] + 1) + another_byte) + states)
+
+
+def time_first(tensor: Any, is_batch_first: bool) -> int:
+    """Return the bytes of the copy that has time as its first dimension; 0: the tensor has it already."""
+    if is_batch_first:
+        tensor = tensor.transpose(0, 1)
+    return 0 if tensor.is_contiguous() else int(tensor.numel() * tensor.element_size())

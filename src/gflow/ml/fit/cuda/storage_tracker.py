@@ -25,8 +25,11 @@ class StorageTracker:
         self._known: dict[int, tuple[int, Any]] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any]) -> Any:
-        """Run one operator. Its workspaces are requested after its results and released at once."""
+        """Run one operator. Its workspaces are requested after its results and released at once, unless a
+        rule knows the order.
+        """
         out = call()
+        self._workspaces.record_in_order(func, args, out, self.track)
         if isinstance(out, torch.Tensor):
             self.track(out, func)
         elif out is not None:

@@ -1,12 +1,16 @@
 """Workspaces: memory that kernels allocate besides their results. One rule per operator, with its source.
 
 `Workspaces.of` returns the sizes that an operator requests while it runs, for each of its kernels. A
-workspace that a library keeps (cuBLAS) is requested once per thread and never released.
+workspace that a library keeps (cuBLAS) is requested once per thread and never released. Operators with
+several results may request a workspace between them; `Workspaces.record_in_order` records theirs. The order
+decides which free blocks are taken, and with it the reserved memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -38,15 +42,44 @@ class Workspaces:
         if func in DOUBTFUL:
             self.trace.doubts.add(DOUBTFUL[func])
             self.trace.reserved_doubts.add(CUDNN)
+        return rule(args, out, self.card)
+
+    def record_in_order(self, func: Any, args: Any, out: Any, track: Callable[..., Any]) -> None:
+        """Record results and workspaces of an operator in the order in which they are allocated."""
+        rule = ORDERED.get(func)
+        if rule is None:
+            return
+        self.trace.doubts.add(DOUBTFUL[func])
+        self.trace.reserved_doubts.add(CUDNN)
         if func is aten._cudnn_rnn.default and args[11] and args[12]:
             self._keep("dropout", recurrent.DROPOUT_STATE, func)
-        return rule(args, out, self.card)
+        rule(args, out, Sequence(self.trace, func, track), self.card)
 
     def _keep(self, what: str, size: int, func: Any) -> None:
         key = (what, self.trace.phase == "backward")
         if key not in self._kept:
             self._kept.add(key)
             self.trace.request(size, str(func), "workspace")
+
+
+class Sequence:
+    """Records what one operator allocates, step by step."""
+
+    def __init__(self, trace: AllocationTrace, func: Any, track: Callable[..., Any]) -> None:
+        self._trace, self._func, self._track = trace, func, track
+
+    def result(self, *tensors: Any) -> None:
+        for tensor in tensors:
+            if tensor is not None:
+                self._track(tensor, self._func)
+
+    @contextmanager
+    def scratch(self, *sizes: int) -> Iterator[None]:
+        """Hold blocks of these sizes in a context; 0: none."""
+        numbers = [self._trace.request(size, str(self._func), "workspace") for size in sizes if size]
+        yield
+        for number in numbers:
+            self._trace.release(number)
 
 
 MATRIX_PRODUCTS = {
@@ -98,15 +131,32 @@ def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[in
     return [[delta, batch * heads * per_head]]
 
 
-def _recurrent(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+def _recurrent(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
+    """ATen/native/cudnn/RNN.cpp, `_cudnn_rnn`: results, workspace, and what is kept for the backward pass."""
     x, _, _, _, state, _, kind, hidden, _, _, first, _, _, both, *_ = args
-    return [recurrent.workspace(x, state, kind, hidden, both, first)]
+    with sequence.scratch(recurrent.time_first(x, first)):
+        sequence.result(*out[:3])
+        with sequence.scratch(recurrent.workspace(x, state, kind, hidden, both)):
+            sequence.result(out[3])
 
 
-def _recurrent_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
-    x, state = args[0], args[4]
+def _recurrent_backward(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
+    """The same file, `_cudnn_rnn_backward`: the input, then all weights in one block."""
+    x, state, cell, out_before = args[0], args[4], args[5], args[6]
     kind, hidden, _, _, first, _, _, both = args[10:18]
-    return [recurrent.workspace(x, state, kind, hidden, both, first)] * 2
+    workspace = recurrent.workspace(x, state, kind, hidden, both)
+    given = zip((out_before, state, cell), args[7:10], strict=True)
+    # Gradients that were not given are filled with zeros.
+    with sequence.scratch(*(_bytes(one) for one, its in given if one is not None and its is None)):
+        grad = out_before.contiguous() if args[7] is None else args[7]
+        with sequence.scratch(recurrent.time_first(x, first), recurrent.time_first(grad, first)):
+            sequence.result(*out[:3])
+            with sequence.scratch(workspace):
+                pass
+        with sequence.scratch(recurrent.time_first(x, first)):
+            sequence.result(*out[3][:1])
+            with sequence.scratch(workspace):
+                pass
 
 
 def _convolution(args: Any, out: Any, card: Architecture) -> list[list[int]]:
@@ -114,32 +164,34 @@ def _convolution(args: Any, out: Any, card: Architecture) -> list[list[int]]:
     return [_layout(x, weight, out, stride, groups, 1)]
 
 
-def _convolution_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+def _convolution_backward(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
     """The gradient of the input, then of the weight (split into parts of about 8 MiB), then of the bias."""
     grad, x, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
-    size = _bytes(weight)
-    parts = min(15, -(-8 * MIB // size))
-    passes = []
-    if wanted[0]:
-        passes.append(_layout(x, weight, grad, stride, groups, 1))
-    if wanted[1]:
-        passes.append(_layout(x, weight, grad, stride, groups, parts))
+    parts = min(15, -(-8 * MIB // _bytes(weight)))
+    for index, split in ((0, 1), (1, parts)):
+        if wanted[index]:
+            sequence.result(out[index])
+            with sequence.scratch(*_layout(x, weight, grad, stride, groups, split)):
+                pass
     if wanted[2]:
-        passes += _reduce((grad, [dim for dim in range(grad.dim()) if dim != 1]), out, card)
-    return passes
+        sequence.result(out[2])
+        [scratch] = _reduce((grad, [dim for dim in range(grad.dim()) if dim != 1]), out, card)
+        with sequence.scratch(*scratch):
+            pass
 
 
 def _layout(x: Any, weight: Any, y: Any, stride: Any, groups: int, parts: int) -> list[int]:
     """cuDNN's fast kernels need channels-last layout: other inputs, outputs and weights are copied.
 
     Pointwise convolutions are matrix products, and are copied only if rows are not multiples of 16 bytes.
+    Convolutions in one dimension are computed in two (ATen/native/Convolution.cpp, `view1d_as_2d`).
     """
-    if groups != 1 or x.dim() != 4 or not (x.is_contiguous() and weight.is_contiguous()):
+    if groups != 1 or x.dim() not in (3, 4) or not (x.is_contiguous() and weight.is_contiguous()):
         return []
     copies = _bytes(x) + _bytes(y)
     if max(weight.shape[2:]) > 1:
         return [copies + parts * _bytes(weight)]
-    is_whole = (x.shape[2] * x.shape[3] * x.element_size()) % 16 == 0
+    is_whole = (prod(x.shape[2:]) * x.element_size()) % 16 == 0
     return [] if is_whole and max(stride) == 1 else [copies]
 
 
@@ -150,9 +202,13 @@ def _bytes(tensor: Any) -> int:
 Rule = Callable[[Any, Any, Architecture], list[list[int]]]
 # Rules for choices of a library that may differ in other versions or shapes.
 CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
+CONVOLUTIONS = "cuDNN chooses the algorithms of convolutions, and with them their workspace"
+RECURRENT = "what cuDNN keeps for recurrent layers was measured for a few shapes only"
 DOUBTFUL = {
-    aten.convolution.default: "cuDNN chooses the algorithms of convolutions, and with them their workspace",
-    aten._cudnn_rnn.default: "what cuDNN keeps for recurrent layers was measured for a few shapes only",
+    aten.convolution.default: CONVOLUTIONS,
+    aten.convolution_backward.default: CONVOLUTIONS,
+    aten._cudnn_rnn.default: RECURRENT,
+    aten._cudnn_rnn_backward.default: RECURRENT,
 }
 RULES: dict[Any, Rule] = {
     aten.sum.dim_IntList: _reduce,
@@ -161,9 +217,11 @@ RULES: dict[Any, Rule] = {
     aten.mean.default: _reduce,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.convolution.default: _convolution,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+}
+ORDERED: dict[Any, Callable[[Any, Any, Sequence, Architecture], None]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._cudnn_rnn.default: _recurrent,
     aten._cudnn_rnn_backward.default: _recurrent_backward,
-    aten.embedding_dense_backward.default: _embedding_backward,
-    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }

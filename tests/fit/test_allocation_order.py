@@ -1,0 +1,131 @@
+"""Results and workspaces are requested in the order of PyTorch's source, as measured on an H200."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from gflow.ml.fit.estimate import record  # noqa: E402
+from gflow.ml.fit.recipe import Recipe  # noqa: E402
+
+MIB = 1 << 20
+
+
+def moves(make, operators, phase, precision="fp32", least=MIB):
+    """Sizes in MiB that these operators request (+) and release (-) in a phase of the first step."""
+    trace = record(py=make, recipe=Recipe(batch=1, precision=precision, steps=1))
+    found = []
+    for move in trace.moves:
+        request = trace.requests[max(move, -1 - move)]
+        if any(name in request.operator for name in operators) and request.phase == phase:
+            if request.size >= least and (request.kind == "workspace" or move >= 0):
+                found.append(request.size / MIB * (1 if move >= 0 else -1))
+    return found
+
+
+class Tagger(nn.Module):
+    """Sizes as in the measured GRU and LSTM: 32 sequences of 128 tokens, four layers of 1024."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.layers = kind(512, 1024, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.layers(x)[0].float().mean()
+
+
+def tagger(kind, size, length):
+    def make():
+        model = Tagger(kind)
+        return model, {"x": torch.empty(size, length, 512, requires_grad=True)}
+
+    return make
+
+
+def test_recurrent_layer_asks_for_its_workspace_before_it_keeps():
+    found = moves(tagger(nn.GRU, 32, 128), ["_cudnn_rnn.default"], "forward")
+    assert found == [8, 16, 212.5, 432, -212.5, -8]
+
+
+def test_recurrent_backward_computes_input_and_then_weights():
+    """The input and the gradient are copied, because their first dimension is the batch."""
+    found = moves(tagger(nn.GRU, 32, 128), ["_cudnn_rnn_backward"], "backward")
+    weights = sum(one.numel() for one in nn.GRU(512, 1024, 4).parameters()) * 4 / MIB
+    first = [8, 16, 8, 212.5, -212.5, -8, -16]
+    assert found == [*first, 8, weights, 212.5, -212.5, -8]
+
+
+def test_recurrent_backward_without_gradient_of_the_output():
+    """A classifier that uses the last state alone: the missing gradient is filled with zeros, and copied."""
+
+    class Last(Tagger):
+        def forward(self, x):
+            return self.layers(x)[1].float().mean()
+
+    found = moves(lambda: (Last(nn.GRU), {"x": torch.empty(32, 128, 512)}), ["_backward"], "backward")
+    assert found[:5] == [16, 8, 16, 8, 212.5]
+
+
+def test_recurrent_layer_under_autocast_computes_in_one_block_of_fp16():
+    """Also where autocast is bf16: the next layer converts its input."""
+    trace = record(py=tagger(nn.LSTM, 64, 256), recipe=Recipe(batch=1, precision="bf16", steps=1))
+    sizes = [request.size / MIB for request in trace.requests if "_cudnn_rnn.default" in request.operator]
+    assert [size for size in sizes if size > 300] == [pytest.approx(305), 736]
+    flat = [
+        request.size / MIB for request in trace.requests if request.operator == "aten.empty.memory_format"
+    ]
+    assert flat.count(60.0625) == 1
+    seen = []
+
+    class Next(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.head = nn.LSTM(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            out = self.layers(x)[0]
+            seen.append((out.dtype, self.head(out).dtype))
+            return out.float().mean()
+
+    record(py=lambda: (Next(), {"x": torch.empty(4, 2, 8)}), recipe=Recipe(precision="bf16", steps=1))
+    assert seen == [(torch.float16, torch.bfloat16)]
+
+
+def test_convolution_releases_a_workspace_before_the_next_result():
+    """The gradient of the input, and then that of the weight; the first layer's input has none."""
+
+    def make():
+        model = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1, bias=False) for _ in range(2)))
+        return model, (torch.empty(4, 16, 256, 256), torch.empty(4, 16, 256, 256))
+
+    found = moves(make, ["convolution_backward"], "backward", least=512)
+    weight = 16 * 16 * 9 * 4 / MIB
+    first, second = 32 + weight, 32 + 15 * weight
+    expected = [16, first, -first, weight, second, -second, weight, second, -second]
+    assert found == pytest.approx(expected)
+
+
+def test_convolution_in_one_dimension_has_the_workspace_of_two():
+    class Waves(nn.Module):
+        def __init__(self, dimensions: int) -> None:
+            super().__init__()
+            self.dimensions = dimensions
+            self.weight = nn.Parameter(torch.empty(32, 32, *[1] * (dimensions - 1), 3))
+
+        def forward(self, x):
+            convolve = functional.conv1d if self.dimensions == 1 else functional.conv2d
+            return convolve(x, self.weight).mean()
+
+    one, two = (
+        moves(
+            lambda n=n: (Waves(n), {"x": torch.empty(8, 32, *[1] * (n - 1), 5000)}),
+            ["convolution"],
+            "forward",
+        )
+        for n in (1, 2)
+    )
+    assert len(one) == 3 and one == two
