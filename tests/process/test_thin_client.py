@@ -6,6 +6,7 @@ a daemon of its own that has got the same commands before.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -121,6 +122,26 @@ gjob hold 99
 """.strip().splitlines()
 
 
+# What waits, watches, needs a cluster or a shell, or shows times.
+LOCAL = re.compile(r"[|;&<>\\]|\$\(|…|--wait|-W |--watch|-w|--since|--json|--on |--overflow")
+
+
+def of_the_tests() -> list[str]:
+    """The command lines of the tests of processes that consist of literals, and that the daemon may serve."""
+    found: dict[str, None] = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            words = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            if len(words) < max(1, len(node.args)) or not all(isinstance(word, str) for word in words):
+                continue
+            line = shlex.join(["gbatch"] * (node.func.attr == "submit") + words)
+            if re.match(r"(gbatch|gqueue|ginfo|gjob show)( |$)", line):
+                found[line] = None
+    return [line for line in found if not LOCAL.search(line)]
+
+
 def of_the_docs() -> list[str]:
     """The commands of the documents that the daemon may serve, as shown there, if they need no shell."""
     found = dict.fromkeys(
@@ -129,8 +150,7 @@ def of_the_docs() -> list[str]:
         for line in path.read_text().splitlines()
         if re.match(r"(\$ )?(gbatch|gqueue|ginfo|gjob show) ", line)
     )
-    local = re.compile(r"[|;&<>\\]|\$\(|…|--wait|-W |--watch|-w|--since|--json|--on |--overflow")
-    return [line for line in found if not local.search(line)]
+    return [line for line in found if not LOCAL.search(line)]
 
 
 class Client:
@@ -177,14 +197,28 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Client]]:
         client.box.clean_up()
 
 
-def test_every_client_prints_the_same(clients: list[Client]) -> None:
-    for line in (*SERVED, *LEFT, *of_the_docs()):
+def compare(clients: list[Client], lines: list[str]) -> None:
+    """Run each line by every client; jobs are held, so that all daemons have the same state."""
+    for line in lines:
         if line.startswith("gbatch ") and line not in LEFT and "--hold" not in line:
             line = line.replace("gbatch ", "gbatch --hold ", 1)
         native, thin, full = (client.run(line) for client in clients)
         assert native == thin == full, line
+
+
+def test_every_client_prints_the_same(clients: list[Client]) -> None:
+    compare(clients, [*SERVED, *LEFT, *of_the_docs()])
     native, thin, full = (client.run("gqueue -a --limit 0 --json")[1] for client in clients)
     assert native == thin == full and native.count('{"id":') > 30
+
+
+@pytest.mark.slow
+def test_every_client_prints_the_same_for_other_tests(clients: list[Client]) -> None:
+    lines = of_the_tests()
+    assert len(lines) > 200
+    compare(clients, lines)
+    native, thin, full = (client.run("gqueue -a --limit 0 --json")[1] for client in clients)
+    assert native == thin == full
 
 
 @pytest.mark.parametrize(
