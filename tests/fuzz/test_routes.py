@@ -185,7 +185,7 @@ def test_option_of_any_json_type_is_taken_or_refused(served: Box, route: str) ->
 
 def call_of(data: st.DataObject, work: str) -> list[str]:
     """The fields of a command line that has no effect: its job is held, and is `true`."""
-    program = data.draw(st.sampled_from(("gbatch", "gqueue", "ginfo", "gjob", "gctl")), "program")
+    program = data.draw(st.sampled_from(("gbatch", "gqueue", "ginfo", "gjob", "gcancel", "gctl")), "program")
     table = {"gbatch": GBATCH, "gqueue": GQUEUE}.get(program, GINFO)
     names = st.sampled_from([option.name for option in table if option.name not in PATHS])
     options = data.draw(st.lists(st.tuples(names, st.none() | TEXT), max_size=4), "options")
@@ -195,6 +195,7 @@ def call_of(data: st.DataObject, work: str) -> list[str]:
     else:
         words = [
             *(["show"] if program == "gjob" else []),
+            *(["--dry-run"] if program == "gcancel" else []),
             *words,
             *data.draw(st.lists(REFERENCE, max_size=3)),
         ]
@@ -209,7 +210,7 @@ def test_a_command_line_is_answered_or_left_to_the_client(served: Box, data: st.
     if data.draw(st.booleans(), "damaged"):
         at = data.draw(st.integers(0, len(fields) - 1))
         fields[at] = data.draw(TEXT | st.sampled_from(("", "-1", "9" * 5000, "\udcff")), "field")
-        if fields[0] == "gbatch" and at >= 8:  # the words may be another command then
+        if fields[0] in ("gbatch", "gcancel") and at >= 8:  # the words may be another command then
             fields[0] = "gqueue"
     body = "\0".join([*fields, "A=1", "B"]).encode(errors="surrogateescape")
     connection = UnixConnection(served.socket)

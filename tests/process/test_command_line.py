@@ -47,7 +47,7 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
         ("ginfo", HOT),
         ("gjob show 1", HOT),
         ("gjob history 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
-        ("gcancel 1", CALL | {"gflow.cli.gcancel", *options("gcancel")}),
+        ("gcancel 1", HOT),
     ],
 )
 def test_printing_command_loads_few_modules(daemon: Box, words: str, modules: set[str]) -> None:

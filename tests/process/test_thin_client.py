@@ -83,6 +83,31 @@ gjob show 99
 gjob show nonsense
 gjob show 1/2
 gjob show --bogus 1
+gjob hold 1
+gjob hold 9999
+gjob hold 1-3,5
+gjob r 2
+gjob hold 2 3
+gjob release 9999
+gjob hold --bogus 1
+gcancel
+gcancel all
+gcancel 1
+gcancel 1 3
+gcancel 9999
+gcancel nonsense
+gcancel -s USR1
+gcancel --batch 4
+gcancel --signal USR1 4
+gcancel --signal NONSENSE 4
+gcancel --signal USR1 --now 4
+gcancel --signal USR1 -s Running
+gcancel -n 'no-such*'
+gcancel --me -n déjà
+gcancel -u nobody --all
+gcancel 4 -s Hold --now
+gcancel --help
+gjob show 4
 gbatch --help
 gbatch --gpus 1 -h true
 gqueue --help
@@ -117,6 +142,12 @@ gjob show
 gjob show --json 99
 gjob nonsense
 gjob why 1
+gjob release --at nonsense 5
+gjob hold
+gjob hold --json 5
+gcancel --dry-run 5
+gcancel --json 5
+gcancel --json 9999
 gjob history 1
 gjob hold 99
 """.strip().splitlines()
@@ -180,8 +211,9 @@ class Client:
         return done.returncode, self.plain(done.stdout), self.plain(done.stderr)
 
     def plain(self, text: bytes) -> str:
-        """Without what differs between daemons: times, and the folder."""
+        """Without what differs between daemons: times, processes, and the folder."""
         shown = text.decode(errors="surrogateescape").replace(str(self.box.root), "ROOT")
+        shown = re.sub(r"\(pid \d+\)", "(pid)", shown)
         shown = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME", shown)
         return re.sub(r"\b\d\d:\d\d(:\d\d)?\b|(?<=_s\":)[\d.]+|\b1\d{9}\.\d+", "TIME", shown)
 
@@ -226,6 +258,7 @@ def test_every_client_prints_the_same_for_other_tests(clients: list[Client]) -> 
     [
         "gqueue -a", "gqueue -a --expand", "gqueue --no-such", "gjob show 2", "gjob show 99", "ginfo",
         "gbatch --hold -n 4 python3 train.py --gpus 2", "gbatch --hold --param seed=1-3 true {seed}",
+        "gjob hold 1", "gjob hold 1-3", "gcancel 9999", "gcancel -n 'no*'", "gcancel --dry-run 1",
         "gbatch --gpus 99 true", "gbatch --notify-email nobody true", "gbatch --hold --array 1-5 true",
     ],
 )  # fmt: skip

@@ -36,7 +36,7 @@ def leave(code: int) -> NoReturn:
 # ---------------------------------------------------------------- commands that the daemon reads
 
 # As in client.c.
-IN_DAEMON = ("gbatch", "gqueue", "ginfo", "gjob")
+IN_DAEMON = ("gbatch", "gqueue", "ginfo", "gjob", "gcancel")
 # Most words of which the daemon gets to know what they name.
 LOOKED_UP = 16
 

@@ -372,7 +372,7 @@ int main(int argc, char **argv)
     program = name + 1;
     words = argv + (argc > 0);
     count = argc > 1 ? argc - 1 : 0;
-    static const char *const served[] = {"gbatch", "gqueue", "ginfo", "gjob"};
+    static const char *const served[] = {"gbatch", "gqueue", "ginfo", "gjob", "gcancel"};
     for (size_t at = 0; at < sizeof served / sizeof *served; at++)
         if (!strcmp(program, served[at]))
             run_in_daemon();

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from gflow.errors import UsageError
 from gflow.options.commands import help_pages
+from gflow.options.commands.gcancel_options import OPTIONS as GCANCEL
+from gflow.options.commands.gcancel_request import gcancel_request
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gjob_options import ALIASES, options_of
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
@@ -31,6 +33,8 @@ MOST_VARIABLES = 10_000
 # Names the variables of the job in which a command runs that are sent to a cluster elsewhere.
 EXPORT = b"GFLOW_EXPORT"
 help_page = cache(help_pages.help_page)
+# A terminal gets one line instead of more lines, each about one job. In what may stand for several jobs.
+MOST_LINES, SEVERAL = 20, frozenset(",-[g")
 # Facts about a word: it names a file, a program on the PATH, an ELF executable.
 IS_FILE, IS_ON_PATH, IS_BINARY = 1, 2, 4
 
@@ -109,8 +113,7 @@ def _gqueue(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
         return help_page(call.program)
     if values.keys() & {"watch", "since"} or clusters_of(values, output):
         return None
-    if values.pop("me", False):
-        values["user"] = ",".join(filter(None, [values.get("user"), user()]))
+    _add_me(values, user)
     query = gqueue_query(values, output) | (call.terminal() if output == "table" else {})
     return ApiRequest("GET", "/jobs", query, is_json=output == "json")
 
@@ -127,13 +130,16 @@ def _ginfo(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
 
 def _gjob(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     name = next((word for word in call.words if not word.startswith("-")), "")
-    if ALIASES.get(name, name) != "show":
+    command = ALIASES.get(name, name)
+    if command not in ("show", "hold", "release") or any(word.startswith("--at") for word in call.words):
         return None
     rest = list(call.words)
     rest.remove(name)
-    values, jobs = parse(rest, (*options_of("show"), JSON, *COMMON))
+    values, jobs = parse(rest, (*options_of(command), JSON, *COMMON))
     if "help" in values or not jobs:
         return None
+    if command != "show":
+        return _change(f"/jobs/{command}", {"jobs": jobs}, values, call)
     query = {"metric": values["metric"]} if "metric" in values else {}
     query |= {"highest": "1"} if "highest" in values else {}
     return _read("/jobs/" + ",".join(jobs), values, query, call)
@@ -143,6 +149,28 @@ def _read(path: str, values: dict[str, Any], query: dict[str, str], call: Call) 
     """A request for text for the terminal, or with --json for JSON."""
     is_json = "json" in values
     return ApiRequest("GET", path, query if is_json else query | call.terminal(), is_json=is_json)
+
+
+def _gcancel(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
+    values, jobs = parse(call.words, GCANCEL)
+    if "help" in values:
+        return help_page(call.program)
+    _add_me(values, user)
+    path, body = gcancel_request(values, jobs)
+    return None if "dry-run" in values else _change(path, body, values, call)
+
+
+def _add_me(values: dict[str, Any], user: Callable[[], str]) -> None:
+    if values.pop("me", False):
+        values["user"] = ",".join(filter(None, [values.get("user"), user()]))
+
+
+def _change(path: str, body: dict[str, Any], values: dict[str, Any], call: Call) -> ApiRequest | None:
+    """A change of jobs. On a terminal, the client sums up the lines about many jobs."""
+    few = body["jobs"] and len(body["jobs"]) <= MOST_LINES and not SEVERAL.intersection("".join(body["jobs"]))
+    if "json" in values or (call.out >= 0 and not few):
+        return None
+    return ApiRequest("POST", path, body=encode(body))
 
 
 def _gbatch(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
@@ -198,4 +226,5 @@ PROGRAMS: dict[str, Callable[[Call, Callable[[], str]], ApiRequest | str | None]
     "ginfo": _ginfo,
     "gjob": _gjob,
     "gbatch": _gbatch,
+    "gcancel": _gcancel,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gflow.job_states import JobState
+from gflow.options.commands.gcancel_options import OPTIONS as GCANCEL
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
 from gflow.options.help import render
@@ -71,11 +72,25 @@ ginfo -w
 ginfo --target gilbreth # partitions of a cluster: nodes, free GPUs, time limits
 ginfo --json"""
 
+GCANCEL_ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
+process that it started. Jobs that depend on it are cancelled too. Jobs are selected by id, by
+filter options, or by both: then a job must match both."""
+GCANCEL_EXAMPLES = """gcancel 42
+gcancel 42,43 45-50
+gcancel 42_3 42_[10-20]          # tasks of an array
+gcancel g116                     # all jobs of a sweep
+gcancel --now @                  # my latest job
+gcancel --state Queued --name 'exp-*'
+gcancel --dry-run --all
+gcancel --signal USR1 42         # the job goes on, unless the signal ends it"""
+
 
 def help_page(program: str) -> str:
-    """The page of gbatch, gqueue or ginfo."""
+    """The page of gbatch, gcancel, gqueue or ginfo."""
     if program == "gbatch":
         return render("gbatch [options] PROGRAM|SCRIPT [arguments]", GBATCH_ABOUT, HEADINGS, GBATCH_EXAMPLES)
+    if program == "gcancel":
+        return render("gcancel [options] JOB…", GCANCEL_ABOUT, GCANCEL, GCANCEL_EXAMPLES)
     if program == "ginfo":
         return render("ginfo [options]", GINFO_ABOUT, GINFO, GINFO_EXAMPLES)
     return render("gqueue [options] [JOB…]", about_gqueue(), GQUEUE, GQUEUE_EXAMPLES)

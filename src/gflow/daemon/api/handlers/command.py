@@ -21,7 +21,7 @@ MOST_CALL_BYTES = 8 << 20
 
 
 async def run(request: Request) -> Response:
-    """Run a command line of gbatch, gqueue, ginfo or gjob, and answer with what it prints.
+    """Run a command line of gbatch, gqueue, ginfo, gjob or gcancel, and answer with what it prints.
 
     For the command-line client of the same release: the fields are listed in `daemon/api/command_lines.py`.
     The header `x-gflow-stderr` says how many bytes of the answer are for standard error, `x-gflow-exit` is
