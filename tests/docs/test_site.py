@@ -38,6 +38,9 @@ QUESTIONS = {
     "exit code 124": "reference/exit-codes",
     "nohup": "migrate/from-nohup",
     "submitit": "migrate/from-submitit",
+    "upgrade without killing jobs": "howto/survive-reboots-and-upgrades",
+    "cuda out of memory": "howto/will-it-fit",
+    "email when job ends": "howto/get-notified",
 }
 
 
@@ -77,6 +80,14 @@ def test_check_names_a_page_of_the_navigation_that_is_gone(tmp_path: Path) -> No
         (ROOT / "zensical.toml").read_text().replace("people.md", "crowd.md")
     )
     assert "crowd.md of the navigation (zensical.toml) does not exist" in SITE["check_pages"](tmp_path)
+
+
+def test_content_of_other_servers_is_noticed() -> None:
+    page = (
+        '<script src="https://unpkg.com/x.js"></script><link href=//fonts.googleapis.com/css rel=stylesheet>'
+    )
+    assert len(SITE["LOADED"].findall(page)) == 2
+    assert not SITE["LOADED"].findall('<a href="https://zensical.org">x</a><script src="./x.js"></script>')
 
 
 def test_every_reason_of_the_engine_is_explained() -> None:
