@@ -65,8 +65,13 @@ coverage: $(TOOLS)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
 	$(BIN)/coverage combine -q && $(BIN)/coverage report
 
-bench: $(STAMP)          ## compare with other schedulers on this machine
-	benchmarks/run
+# The sizes of the growth curves; fewer take less time: make bench SIZES=1000,10000
+SIZES := 1000,10000,100000,1000000
+bench: $(STAMP)          ## compare with other schedulers on this machine, write docs/benchmarks.md
+	benchmarks/run -s ours,gflow-process,tsp,hyperqueue -t cli,start,start_open,throughput,gap,durable,timelimit
+	benchmarks/run -s ours -t scale --rounds 1 sizes=$(SIZES) -o .bench/growth.json
+	.bench/ours-venv/bin/python3 -m benchmarks.bulk --json .bench/bulk.json
+	$(PYTHON) -m benchmarks.page
 
 # Needs node. The built files are in the repository: a test compares them with the sources.
 web:                     ## build the web page from web/ into src/gflow/web

@@ -15,7 +15,6 @@ import argparse
 import fcntl
 import json
 import os
-import platform
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks import hq, ours, runqd, spooler  # noqa: F401  (they register themselves)
-from benchmarks.measure import NotOffered, Sample, Settings
+from benchmarks.measure import NotOffered, Sample, Settings, describe_machine
 from benchmarks.report import WHOLE, table
 from benchmarks.systems import ROOT, SYSTEMS, System
 from benchmarks.trials import TRIALS
@@ -162,12 +161,7 @@ class Run:
     def write(self) -> None:
         data = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "machine": {
-                "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-                "cores": len(os.sched_getaffinity(0)),
-                "python": platform.python_version(),
-                "load": [round(value, 2) for value in self.load],
-            },
+            "machine": describe_machine(self.load),
             "quick": self.args.quick,
             "rounds": self.rounds,
             "chosen": self.settings.chosen,

@@ -28,6 +28,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.measure import describe_machine  # noqa: E402
+
 EVERY_S = 0.005
 # Uninterrupted work of the loop is recorded from this much CPU time on.
 NOTED_S = 0.005
@@ -226,18 +229,35 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of an installation of gflow")
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("-t", "--trials", default=",".join(TRIALS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures into this file")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what took the loop longest")
     options = parser.parse_args()
     print(f"{options.jobs:,} jobs         took s   longest   p99  one go CPU ms   CPU s   peak MiB   asked")
+    load, rows = [os.getloadavg()[0]], {}
     with daemon(options.python) as one:
         todo = works(one, options.jobs)
         for name in options.trials.split(","):
-            row = measured(one, todo[name], is_verbose=options.verbose)
+            row = rows[name] = measured(one, todo[name], is_verbose=options.verbose)
             print(
                 f"{name:<12} {row.took / 1000:>12.1f} {row.longest:>9.0f} {row.p99:>5.0f} "
                 f"{row.turn:>14.0f} {row.cpu / 1000:>7.1f} {row.peak:>10.0f} {row.asked:>7}",
                 flush=True,
             )
+    if options.json:
+        load.append(os.getloadavg()[0])
+        write_json(options.json, options.jobs, rows, load)
+
+
+def write_json(path: Path, jobs: int, rows: dict[str, Figures], load: list[float]) -> None:
+    """Write the figures as `benchmarks.page` reads them."""
+    data = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": describe_machine(load),
+        "jobs": jobs,
+        "rows": {name: row._asdict() for name, row in rows.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":

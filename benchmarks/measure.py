@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import statistics
 import subprocess
@@ -19,6 +20,16 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 class NotOffered(Exception):
     """The system cannot do this; the text says why."""
+
+
+def describe_machine(load: list[float]) -> dict[str, Any]:
+    """The machine of a run, with the load averages seen during it."""
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "load": [round(value, 2) for value in load],
+    }
 
 
 # ---------------------------------------------------------------- samples

@@ -1,0 +1,267 @@
+"""Write the benchmark page of the documentation from the figures of runs.
+
+    python3 -m benchmarks.page [FOLDER]        reads FOLDER (.bench), writes docs/benchmarks.md and its curves
+
+Read are `out.json` (side by side), and if they exist `growth.json` (`scale` of this gflow with several sizes) and
+`bulk.json` (`benchmarks.bulk --json`). `make bench` makes all of them first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import US, number
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+CURVES = "images/benchmarks-growth.svg"
+# Trials in the words of a reader; others are shown by their name.
+TITLES = {
+    "cli": "Commands", "start": "From the submit command to the start of the job",
+    "start_open": "The same from a program with an open connection",
+    "throughput": "Jobs that do nothing", "gap": "Between two jobs of one slot",
+    "submit": "Submissions", "durable": "Acknowledged jobs after kill -9 of the daemon",
+    "timelimit": "Jobs with a time limit",
+}  # fmt: skip
+NAMES = {
+    "ours": "gflow", "gflow-process": "runqd (processes)", "gflow-tmux": "runqd (tmux)", "tsp": "task-spooler",
+    "hyperqueue": "HyperQueue (Python binding)",
+}  # fmt: skip
+# Figures of the trial `scale` that grow with the number of waiting jobs: name, what it is, whether it is the
+# total for all jobs. Costs of one event must not grow.
+GROWING = (
+    ("submit", "submit, per job", True),
+    ("start of one more", "submit to start of one more job", False),
+    ("CPU of one more", "CPU of one more job, daemon", False),
+    ("queue", "gqueue", False),
+    ("memory", "memory above the empty daemon, per job", True),
+)
+Point = tuple[int, float]
+
+
+def main(folder: Path) -> int:
+    found = {name: read(folder / f"{name}.json") for name in ("out", "growth", "bulk")}
+    if found["out"] is None:
+        print(f"there is no {folder}/out.json: run benchmarks/run first", file=sys.stderr)
+        return 1
+    curves = growth_curves(found["growth"]["results"][US]["scale"]) if found["growth"] else {}
+    if curves:
+        (DOCS / CURVES).write_text(draw(curves))
+    (DOCS / "benchmarks.md").write_text("\n".join(page(found["out"], found["growth"], curves, found["bulk"])))
+    print(DOCS / "benchmarks.md")
+    return 0
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+# ---------------------------------------------------------------- the page
+
+
+def page(
+    run: dict[str, Any],
+    growth: dict[str, Any] | None,
+    curves: dict[str, list[Point]],
+    bulk: dict[str, Any] | None,
+) -> Iterator[str]:
+    yield from ("# Benchmarks", "", "<!-- Written by `make bench` from its figures: run that. -->", "")
+    yield "`make bench` repeats everything on your machine; compare only figures of one run. What each trial"
+    yield from ("measures is in `benchmarks/README.md`.", "")
+    yield from ("## Side by side", "", *circumstances(run), "")
+    yield from (command("benchmarks/run", run), "", *versions(run), "")
+    yield from ("Cells are medians, with the least value in brackets. `-`: not offered.", "")
+    yield from side_by_side(run["results"])
+    if growth and curves:
+        yield from ("## Growth", "", *circumstances(growth), "", command("benchmarks/run", growth), "")
+        yield from growth_table(curves)
+        yield from ("", f"![Cost of one event by the number of waiting jobs]({CURVES})", "")
+    if bulk:
+        yield from ("## What others wait for", "", *circumstances(bulk), "", *bulk_table(bulk), "")
+    yield from ("## Other measurements", "", "| what | where |", "|---|---|")
+    yield "| waits under other policies, on public traces | [scheduling.md](scheduling.md) |"
+    yield "| predicted and measured memory of training runs | [fit.md](fit.md) |"
+    yield "| expected and real starts, causes of failures, the web page | `benchmarks/README.md` |"
+    yield ""
+
+
+def circumstances(run: dict[str, Any]) -> list[str]:
+    """The machine and the day; and a warning if other work disturbed the run."""
+    machine = run["machine"]
+    low, high, cores = min(machine["load"]), max(machine["load"]), machine["cores"]
+    lines = [
+        f"{run['at'][:10]}, {machine['system']}, {cores} cores, Python {machine['python']}, load {low} to {high}."
+    ]
+    if high > 1.5 * cores:
+        lines += [
+            "",
+            "**The machine was busy with other work.** Times are longer than on a quiet machine, and vary;",
+        ]
+        lines += ["ratios and counts are more reliable."]
+    if run.get("quick"):
+        lines += ["", "Few samples (`--quick`)."]
+    return lines
+
+
+def command(program: str, run: dict[str, Any]) -> str:
+    trials = list(next(iter(run["results"].values())))
+    words = [program, "-s", ",".join(run["results"]), "-t", ",".join(trials), "--rounds", str(run["rounds"])]
+    words += ["--quick"] if run["quick"] else []
+    words += [f"{name}={value}" for name, value in run["chosen"].items()]
+    return f"Repeat: `{' '.join(words)}`"
+
+
+def versions(run: dict[str, Any]) -> list[str]:
+    return [
+        "| system | version |",
+        "|---|---|",
+        *(f"| {NAMES.get(name, name)} | {text} |" for name, text in run["versions"].items()),
+    ]
+
+
+def side_by_side(results: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """A table for each trial: medians, with the least in brackets where there are several samples."""
+    systems = list(results)
+    for trial in results[US]:
+        yield from (f"### {TITLES.get(trial, trial)}", "")
+        yield f"| | {' | '.join(NAMES.get(name, name) for name in systems)} |"
+        yield "|---|" + "---|" * len(systems)
+        names = dict.fromkeys(
+            name for system in systems for name in results[system].get(trial, {}) if name != "all"
+        )
+        for name in names:
+            cells = [cell(results[system].get(trial, {}).get(name, "n/a")) for system in systems]
+            yield f"| {name}{unit(results, trial, name)} | {' | '.join(cells)} |"
+        yield ""
+
+
+def cell(value: dict[str, Any] | str) -> str:
+    if isinstance(value, str) or not value["n"]:
+        return "-"
+    least = f" ({number(value['min'])})" if value["n"] > 1 and value["min"] != value["med"] else ""
+    return f"{number(value['med'])}{least}"
+
+
+def unit(results: dict[str, dict[str, dict[str, Any]]], trial: str, name: str) -> str:
+    for system in results.values():
+        value = system.get(trial, {}).get(name)
+        if isinstance(value, dict):
+            return f", {value['unit']}" + (" (more is better)" if value.get("more_is_better") else "")
+    return ""
+
+
+def bulk_table(bulk: dict[str, Any]) -> Iterator[str]:
+    yield f"One client changes or lists {bulk['jobs']:,} jobs, a second asks for `/info` every 5 ms."
+    yield from (f"Repeat: `python3 -m benchmarks.bulk --jobs {bulk['jobs']}`", "")
+    yield "| request | took, s | longest wait of the second client, ms | 99 % of its waits, ms | longest turn of the loop, CPU ms |"
+    yield "|---|---|---|---|---|"
+    for name, row in bulk["rows"].items():
+        cells = (row["took"] / 1000, row["longest"], row["p99"], row["turn"])
+        yield f"| {name} | {' | '.join(map(number, cells))} |"
+
+
+# ---------------------------------------------------------------- growth
+
+
+def growth_curves(figures: dict[str, Any]) -> dict[str, list[Point]]:
+    """The cost of one event, or of one job, by the number of waiting jobs."""
+    curves: dict[str, list[Point]] = {}
+    empty = median(figures, "0: memory") or 0.0
+    sizes = sorted({int(name.partition(":")[0]) for name in figures if ":" in name} - {0})
+    for name, title, is_total in GROWING:
+        points = []
+        for size in sizes:
+            value = median(figures, f"{size}: {name}")
+            if value is not None:
+                value -= empty if name == "memory" else 0.0
+                points.append((size, value / size * 1000 if is_total else value))
+        curves[title] = [(size, value) for size, value in points if value > 0]
+    return {title: points for title, points in curves.items() if points}
+
+
+def median(figures: dict[str, Any], name: str) -> float | None:
+    value = figures.get(name)
+    return value.get("med") if isinstance(value, dict) else None
+
+
+def growth_table(curves: dict[str, list[Point]]) -> Iterator[str]:
+    """A row for each curve, with the exponent k of cost = c * N^k; 0: it does not grow."""
+    sizes = sorted({size for points in curves.values() for size, _ in points})
+    yield "The exponent k of cost = c · N^k is fitted to all sizes: 0 is a cost that does not depend on the number"
+    yield from ("of waiting jobs, 1 one that is proportional to it.", "")
+    yield f"| | {' | '.join(f'{size:,}' for size in sizes)} | exponent | last / first |"
+    yield "|---|" + "---|" * (len(sizes) + 2)
+    for title, points in curves.items():
+        values = dict(points)
+        cells = [number(values[size]) if size in values else "-" for size in sizes]
+        ratio = points[-1][1] / points[0][1]
+        yield f"| {title}{UNITS.get(title, ', ms')} | {' | '.join(cells)} | {exponent(points):.2f} | {ratio:.1f} |"
+
+
+UNITS = {"memory above the empty daemon, per job": ", kB"}
+
+
+def exponent(points: Sequence[Point]) -> float:
+    """The slope of the least-squares line through the logarithms; nan with fewer than two sizes."""
+    if len({size for size, _ in points}) < 2:
+        return math.nan
+    logs = [(math.log(size), math.log(value)) for size, value in points]
+    x_mean = sum(x for x, _ in logs) / len(logs)
+    y_mean = sum(y for _, y in logs) / len(logs)
+    return sum((x - x_mean) * (y - y_mean) for x, y in logs) / sum((x - x_mean) ** 2 for x, _ in logs)
+
+
+WIDTH, HEIGHT, LEFT, TOP, LEGEND = 640, 300, 60, 20, 20
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e")
+
+
+def draw(curves: dict[str, list[Point]]) -> str:
+    """An SVG with each curve relative to its first point, both axes logarithmic."""
+    relative = {
+        title: [(size, value / points[0][1]) for size, value in points] for title, points in curves.items()
+    }
+    sizes = [size for points in relative.values() for size, _ in points]
+    ratios = [ratio for points in relative.values() for _, ratio in points]
+    low, high = math.floor(math.log10(min(ratios))), max(1, math.ceil(math.log10(max(ratios))))
+    first, last = math.log10(min(sizes)), max(math.log10(max(sizes)), math.log10(min(sizes)) + 1e-9)
+
+    def place(size: float, ratio: float) -> str:
+        x = LEFT + (math.log10(size) - first) / (last - first) * (WIDTH - 2 * LEFT)
+        y = TOP + (high - math.log10(ratio)) / (high - low) * (HEIGHT - TOP - 40)
+        return f"{x:.1f},{y:.1f}"
+
+    height = HEIGHT + LEGEND * len(relative)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif"'
+    ]
+    lines += ['font-size="12"><rect width="100%" height="100%" fill="white"/>']
+    for power in range(low, high + 1):
+        start, end = place(min(sizes), 10.0**power), place(max(sizes), 10.0**power)
+        lines.append(f'<polyline points="{start} {end}" stroke="#ddd"/>')
+        lines.append(
+            text(float(start.split(",")[0]) - 8, float(start.split(",")[1]) + 4, f"{10.0**power:g}", "end")
+        )
+    for size in sorted(set(sizes)):
+        x, y = map(float, place(size, 10.0**low).split(","))
+        lines.append(text(x, y + 18, f"{size:,}", "middle"))
+    for at, (title, points) in enumerate(relative.items()):
+        colour = COLOURS[at % len(COLOURS)]
+        path = " ".join(place(size, ratio) for size, ratio in points)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        y = HEIGHT + LEGEND * at + 10
+        lines.append(f'<rect x="{LEFT}" y="{y - 9}" width="10" height="10" fill="{colour}"/>')
+        lines.append(text(LEFT + 18, y, f"{title}: times that of {points[0][0]:,} waiting jobs"))
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".bench")))

@@ -1,0 +1,71 @@
+"""benchmarks.page: figures of runs become the page of the documentation."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+from benchmarks import page
+
+
+def figure(value: float, unit: str = "ms", least: float | None = None) -> dict[str, Any]:
+    return {
+        "n": 2,
+        "unit": unit,
+        "min": value if least is None else least,
+        "med": value,
+        "p99": value,
+        "max": value,
+    }
+
+
+def run(results: dict[str, Any], load: list[float], **others: Any) -> dict[str, Any]:
+    machine = {"system": "Linux 6 x86_64", "cores": 2, "python": "3.11.7", "load": load}
+    return {"at": "2026-11-19T02:00:00+0000", "machine": machine, "quick": False, "rounds": 2, "chosen": {},
+            "versions": dict.fromkeys(results, "1"), "results": results} | others  # fmt: skip
+
+
+SCALE = {
+    "0: memory": figure(40, "MB"),
+    "1000: submit": figure(0.1, "s"), "1000000: submit": figure(100, "s"),
+    "1000: memory": figure(41, "MB"), "1000000: memory": figure(1040, "MB"),
+    "1000: CPU of one more": figure(2.0), "1000000: CPU of one more": figure(4.0),
+    "1000: queue": figure(10.0), "1000000: queue": figure(10_000.0),
+    "1000: idle CPU": figure(0.1, "%"),
+}  # fmt: skip
+
+
+def test_exponent_of_a_power_law_is_found() -> None:
+    assert math.isclose(page.exponent([(n, 3 * n**0.5) for n in (10, 100, 1000)]), 0.5)
+    assert abs(page.exponent([(10, 7.0), (1000, 7.0)])) < 1e-12
+    assert math.isnan(page.exponent([(10, 7.0)]))
+
+
+def test_growth_is_of_one_event_and_without_the_empty_daemon() -> None:
+    curves = page.growth_curves(SCALE)
+    assert curves["submit, per job"] == [(1000, 0.1), (1_000_000, 0.1)]
+    assert curves["memory above the empty daemon, per job"] == [(1000, 1.0), (1_000_000, 1.0)]
+    assert math.isclose(page.exponent(curves["gqueue"]), 1.0)
+    rows = list(page.growth_table(curves))
+    assert "| CPU of one more job, daemon, ms | 2 | 4 | 0.10 | 2.0 |" in rows
+
+
+def test_page_has_circumstances_figures_and_commands() -> None:
+    results = {"ours": {"gap": {"idle": figure(5.0, least=4.0)}}, "tsp": {"gap": {"idle": "n/a: no"}}}
+    text = "\n".join(page.page(run(results, [0.2, 0.4]), None, {}, None))
+    assert "| idle, ms | 5 (4) | - |" in text and "2026-11-19, Linux 6 x86_64, 2 cores" in text
+    assert "Repeat: `benchmarks/run -s ours,tsp -t gap --rounds 2`" in text
+    assert "busy" not in text and "## Growth" not in text
+
+
+def test_figures_of_a_busy_machine_are_marked() -> None:
+    assert any("busy" in line for line in page.circumstances(run({}, [0.2, 13.0])))
+    assert any("--quick" in line for line in page.circumstances(run({}, [0.2], quick=True)))
+
+
+def test_curves_are_a_drawing_with_a_line_for_each() -> None:
+    curves = page.growth_curves(SCALE)
+    drawing = ElementTree.fromstring(page.draw(curves))
+    lines = [one for one in drawing.iter("{http://www.w3.org/2000/svg}polyline") if one.get("fill") == "none"]
+    assert len(lines) == len(curves) == 4
