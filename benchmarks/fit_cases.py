@@ -1,9 +1,9 @@
 """Compare `gflow fit` and other estimators with measured cases, in one table.
 
-    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--rows ROWS.jsonl] [--tracker TRACKER.jsonl] [--write TABLE.md]
+    python benchmarks/fit_cases.py [--only TEXT] [--rows ROWS.jsonl] [--tracker TRACKER.jsonl] [--write TABLE.md]
 
-FOLDER holds ground_truth.jsonl (measured cases) and cases.py (how those are built that are neither
-Hugging Face nor torchvision). ROWS keeps what was predicted: cases in it are not run again. TRACKER is what
+The cases and what an H200 measured are in fit_cases_measured.jsonl, how they are built in fit_cases_models.py
+(torchvision is needed for some). ROWS keeps what was predicted: cases in it are not run again. TRACKER is what
 fit_tracker.py wrote. TABLE is where the table of every case goes; the summary is printed.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import fit_peers
 
+MEASURED = Path(__file__).parent / "fit_cases_measured.jsonl"
 OURS, TRACKER = "gflow fit", "PyTorch's MemTracker"
 SHORT = {
     "guide, 16 B a parameter": "16 B",
@@ -83,6 +84,7 @@ def predicted(case, cases):
         "reserved": found.peak_reserved_bytes,
         "process": found.process_bytes,
         "confidence": found.confidence,
+        "torch": found.torch,
         "seconds": round(time.process_time() - began, 1),
     }
     return row | {
@@ -221,26 +223,24 @@ def lines(path):
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path)
     options.add_argument("--only", default="")
     for name in ("--rows", "--tracker", "--write"):
         options.add_argument(name, type=Path)
     options = options.parse_args()
     truths = {
         truth["case"]["id"]: truth
-        for truth in lines(options.folder / "ground_truth.jsonl")
+        for truth in lines(MEASURED)
         if options.only in truth["case"]["id"]
     }
     known = {row["id"]: row for row in lines(options.rows) if row["id"] in truths}
     if len(known) < len(truths):
-        sys.path.insert(0, str(options.folder))
         from gflow.ml.fit.models import lazy_torch
 
         try:
             lazy_torch.torchvision_models()  # the cases import torchvision themselves
         except Exception as refusal:
             print("torchvision:", refusal)
-        import cases
+        import fit_cases_models as cases
     for name, truth in truths.items():
         if name in known:
             continue

@@ -1,7 +1,7 @@
 """Predictions of PyTorch's MemTracker for the measured cases, used as documented: fake tensors, two steps.
 
-    python benchmarks/fit_tracker.py FOLDER OUT.jsonl [--only TEXT]
-    python benchmarks/fit_tracker.py FOLDER OUT.jsonl --device cuda --jobs 14      on a GPU machine; no gflow, no network
+    python benchmarks/fit_tracker.py OUT.jsonl [--only TEXT]
+    python benchmarks/fit_tracker.py OUT.jsonl --device cuda --jobs 14      on a GPU machine; no gflow, no network
 
 `fit_cases.py --tracker OUT.jsonl` puts it beside the others. Fake CUDA tensors need a build of PyTorch for CUDA
 and a GPU; on fake tensors of the CPU it takes the CPU's attention kernels for CUDA's. Cases that are in OUT
@@ -12,7 +12,7 @@ something about all kinds. In fit_cases_tracker.jsonl, rows with `by_its_error` 
 import argparse, contextlib, json, signal, subprocess, sys, time
 from pathlib import Path
 
-
+HERE = Path(__file__).parent
 MOST_S = 240
 STRIDE = 7
 
@@ -87,7 +87,6 @@ def shared(options):
             [
                 sys.executable,
                 __file__,
-                options.folder,
                 f"{options.out}.{part}",
                 "--device",
                 options.device,
@@ -111,7 +110,6 @@ def shared(options):
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("folder")
     options.add_argument("out")
     options.add_argument("--only", default="")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -122,15 +120,15 @@ def main():
 
 
 def one_by_one(options):
-    sys.path.insert(0, options.folder)
+    sys.path.insert(0, str(HERE))
     with contextlib.suppress(Exception):  # a torchvision without its compiled operators
         from gflow.ml.fit.models import lazy_torch
 
         lazy_torch.torchvision_models()
-    import cases
+    import fit_cases_models as cases
 
     signal.signal(signal.SIGPROF, too_long)
-    truths = [json.loads(line) for line in open(Path(options.folder, "ground_truth.jsonl"))]
+    truths = [json.loads(line) for line in open(HERE / "fit_cases_measured.jsonl")]
     done = {json.loads(line)["id"] for line in open(options.out)} if Path(options.out).exists() else set()
     part, parts = map(int, options.part.split("/"))
     for truth in [truths[place * STRIDE % len(truths)] for place in range(len(truths))][part::parts]:
