@@ -225,6 +225,22 @@ def test_picking_among_named_gpus(capsys):
     assert {one["gpu"] for one in json.loads(capsys.readouterr().out)["fits"]} == {"H200", "A100-80GB"}
 
 
+def test_prices_on_demand_and_spot_are_not_mixed(capsys):
+    from gflow.cli.tools.gpus import run
+
+    gpus = catalogue()
+    for words, offer in (([], "hourly"), (["--spot"], "spot")):
+        assert run(["pick", "--workload", "inference-7b", "--json", *words]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        for choice in answer["fits"]:
+            price = getattr(gpus[choice["gpu"]], offer)
+            expected = round(price.price * choice["count"], 3) if price else None
+            assert choice["hourly"] == expected and choice["offer"] == offer.replace("hourly", "on demand")
+        assert answer["cheapest"]["hourly"] == min(one["hourly"] for one in answer["fits"] if one["hourly"])
+    assert run(["pick", "--workload", "research", "--spot"]) == 0
+    assert "$/HOUR SPOT" in capsys.readouterr().out
+
+
 def test_fit_plan_and_pick_take_the_gpu_by_the_same_names():
     from gflow.options.commands import fit_options, gpus_options, plan_options
     from gflow.options.job_options import spellings

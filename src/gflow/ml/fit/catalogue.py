@@ -57,11 +57,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Bytes available to PyTorch's allocator."""
         return int(self.memory_gib * GIB) - self.card.context
 
-    @property
-    def cheapest(self) -> Price | None:
-        offers = [offer for offer in (self.spot, self.hourly) if offer is not None]
-        return min(offers, key=lambda offer: offer.price) if offers else None
-
 
 def own_file() -> str:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")

@@ -35,7 +35,7 @@ def verdicts(found: Estimate, trace: AllocationTrace | None, gpus: dict[str, Gpu
     made = []
     for gpu in gpus.values():
         state = _state(found, trace, gpu)
-        price = gpu.cheapest
+        price = gpu.hourly
         share = (found.peak_reserved_bytes + gpu.card.context) / (gpu.room + gpu.card.context)
         hourly, is_compared = (price.price, price.is_compared) if price else (None, True)
         made.append(Verdict(gpu.name, state, round(share, 3), hourly, is_compared))

@@ -101,8 +101,8 @@ def good_for(gpu: Gpu) -> list[str]:
     ]
 
 
-def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
-    """Return for each GPU model the smallest count with enough memory."""
+def choices(work: Workload, gpus: dict[str, Gpu], *, is_spot: bool = False) -> list[Choice]:
+    """Return for each GPU model the smallest count with enough memory, with its price on demand or spot."""
     found = []
     needs = {count: work.needs(count) for count in COUNTS}
     for gpu in gpus.values():
@@ -112,7 +112,7 @@ def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
             needed = needs[count] - gpu.card.context
             if needed > TIGHT * gpu.room:
                 continue
-            price = gpu.cheapest
+            price = gpu.spot if is_spot else gpu.hourly
             speed = gpu.bf16 if work.is_arithmetic else gpu.bandwidth
             found.append(
                 Choice(
@@ -120,7 +120,7 @@ def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
                     count=count,
                     share=round(needed / gpu.room, 3),
                     hourly=round(price.price * count, 3) if price else None,
-                    offer="spot" if price is not None and price is gpu.spot else "on demand",
+                    offer="spot" if is_spot else "on demand",
                     is_compared=price is None or price.is_compared,
                     speed=speed * count,
                 )

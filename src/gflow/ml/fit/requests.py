@@ -249,7 +249,8 @@ def choose_gpu(
     """The cheapest, fastest and best-value GPU for a workload, all that have room, and the workload."""
     work = _work(values, show)
     named = [find_gpu(name.strip()) for name in values["gpu"].split(",")] if "gpu" in values else []
-    found = gpu_choice.choices(work, {gpu.name: gpu for gpu in named} or catalogue())
+    gpus = {gpu.name: gpu for gpu in named} or catalogue()
+    found = gpu_choice.choices(work, gpus, is_spot="spot" in values)
     if not found:
         size = work.needs(gpu_choice.COUNTS[-1]) / (1 << 30)
         none = "none of these GPUs" if named else "no GPU of the catalogue"

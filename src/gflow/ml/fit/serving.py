@@ -107,7 +107,7 @@ def verdict(found: Serving, gpu: Gpu) -> Verdict:
     needed = found.process_bytes - HOPPER.context
     state = "yes" if needed <= TIGHT * gpu.room else "tight" if needed <= gpu.room else "no"
     whole = gpu.room + gpu.card.context
-    price = gpu.cheapest
+    price = gpu.hourly
     return Verdict(
         gpu.name,
         state,

@@ -18,6 +18,7 @@ PICK = (
     *MODEL,
     *RECIPE,
     Option("gpu", "text", "choose among these GPUs only: H200,A100-40GB", aliases=("gpus",), metavar="LIST"),
+    Option("spot", "flag", "compare spot prices instead of prices on demand"),
     JSON,
     *COMMON,
 )
