@@ -166,6 +166,42 @@ def test_average_of_weights_with_accumulation_resumes_equal(tmp_path):
     assert parts == whole
 
 
+def test_average_of_weights_resumes_on_other_number_of_ranks(tmp_path):
+    """Two ranks, whose average holds a replica, then one, then two."""
+    data = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+
+    def act(rank: int, folder, stop_at: int | None = None) -> None:
+        torch.manual_seed(0)
+        run = Run(folder, device="cpu", effective_batch=4)
+        model = run.model(nn.Linear(3, 1))
+        run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+        average = run.keep("ema", torch.optim.swa_utils.AveragedModel(model))
+        run.on_step(lambda: average.update_parameters(model))
+        run.resume()
+        for batch in run.batches(run.loader(data, 2)):
+            run.backward((model(batch) - batch.sum(1, keepdim=True)).square().mean())
+            if run.place.step == stop_at:
+                run.stop.ask("test")
+        run.close()
+        torch.save([*model.parameters(), *average.parameters(), average.n_averaged], folder / "end.pt")
+
+    for world, folder, stop_at, code in (
+        (1, "w", None, 0),
+        (2, "c", 1, 75),
+        (1, "c", 3, 75),
+        (2, "c", None, 0),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        found = ranks(world, lambda rank, where=tmp_path / folder, at=stop_at: act(rank, where, at))
+        assert found == [code] * world
+    saved = torch.load(tmp_path / "c/latest/state.pt", weights_only=True)["others"]["ema"]
+    assert sorted(saved) == ["module.bias", "module.weight", "n_averaged"]
+    for ours, theirs in zip(
+        torch.load(tmp_path / "c/end.pt"), torch.load(tmp_path / "w/end.pt"), strict=True
+    ):
+        assert torch.allclose(ours, theirs, atol=1e-7)
+
+
 def plateau(folder, stop_at):
     torch.manual_seed(0)
     run = Run(folder, device="cpu")

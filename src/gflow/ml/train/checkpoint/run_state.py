@@ -63,7 +63,7 @@ class RunState:
         common: dict[str, Any] = {
             "schedulers": [one.state_dict() for one in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "others": {name: one.state_dict() for name, one in self.others.items()},
+            "others": {name: state_of(one) for name, one in self.others.items()},
             "names": list(self.models),
         }
         if self.is_sharded:
@@ -113,7 +113,7 @@ class RunState:
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
         for name, one in self.others.items():
-            one.load_state_dict(state["others"][name])
+            restore_state(one, state["others"][name])
 
     def _restore_shards(self, path: str, checkpointer: Checkpointer) -> None:
         """Load a sharded checkpoint, written by any number of ranks. The models need not be sharded."""
@@ -168,26 +168,50 @@ class RunState:
             )
 
 
+def state_of(thing: Any) -> Any:
+    """Return the state of an object that is kept; an average of the weights contains a model."""
+    return weights_of(thing) if isinstance(thing, nn.Module) else thing.state_dict()
+
+
+def restore_state(thing: Any, saved: Any) -> None:
+    if isinstance(thing, nn.Module):
+        load_weights(thing, saved)
+    else:
+        thing.load_state_dict(saved)
+
+
 def weights_of(model: nn.Module) -> Any:
     """Return the state dict of a model, under the same names whether or not it is compiled or wrapped."""
-    return _renamed(unwrap(model).state_dict(), {})
+    inner = unwrap(model)
+    weights = inner.state_dict()
+    return _renamed(weights, _plain_names(inner, weights))
 
 
 def load_weights(model: nn.Module, saved: Any) -> None:
     inner = unwrap(model)
-    own = {name.replace(COMPILED, ""): name for name in inner.state_dict() if COMPILED in name}
-    inner.load_state_dict(_renamed(saved, own))
+    own = {plain: name for name, plain in _plain_names(inner, inner.state_dict()).items()}
+    inner.load_state_dict(
+        _renamed(saved, {name: own.get(name.replace(COMPILED, ""), name) for name in saved})
+    )
 
 
-def _renamed(weights: Any, own: dict[str, str]) -> Any:
-    """Return the weights without the prefix of torch.compile, or with it where the model has it (`own`)."""
-    if not own and not any(COMPILED in name for name in weights):
+def _plain_names(model: nn.Module, weights: Any) -> dict[str, str]:
+    """Return the names of weights without what torch.compile and DDP add to them in parts of the model."""
+    wrapped = [path for path, part in model.named_modules() if path and unwrap(part) is not part]
+    found = {}
+    for name in weights:
+        plain = name
+        for path in wrapped:
+            if name.startswith(f"{path}.module."):
+                plain = path + name.removeprefix(f"{path}.module")
+        found[name] = plain.replace(COMPILED, "")
+    return found
+
+
+def _renamed(weights: Any, names: dict[str, str]) -> Any:
+    if all(name == other for name, other in names.items()):
         return weights
-    renamed = OrderedDict()
-    for name, tensor in weights.items():
-        plain = name.replace(COMPILED, "")
-        renamed[own.get(plain, plain)] = tensor
-    return renamed
+    return OrderedDict((names[name], tensor) for name, tensor in weights.items())
 
 
 def _weights_in(state: dict[str, Any], name: str) -> Any:
