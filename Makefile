@@ -69,7 +69,7 @@ coverage: $(TOOLS)
 SIZES := 1000,10000,100000,1000000
 bench: $(STAMP)          ## compare with other schedulers on this machine, write docs/benchmarks.md
 	benchmarks/run -s ours,gflow-process,tsp,hyperqueue -t cli,start,start_open,throughput,gap,durable,timelimit
-	benchmarks/run -s ours -t scale --rounds 1 sizes=$(SIZES) -o .bench/growth.json
+	benchmarks/run -s ours -t scale,gpus --rounds 1 sizes=$(SIZES) -o .bench/growth.json
 	.bench/ours-venv/bin/python3 -m benchmarks.bulk --json .bench/bulk.json
 	$(PYTHON) -m benchmarks.page
 

@@ -67,7 +67,7 @@ class Ours(System):
 
     # ------------------------------------------------------------ life
 
-    def start(self, slots: int | None = None, hold: bool = False) -> None:
+    def start(self, slots: int | None = None, hold: bool = False, gpus: int = 0) -> None:
         if SYSTEM_SOCKET.exists():
             raise NotOffered(f"{SYSTEM_SOCKET} is there: the commands would speak to that daemon")
         self.stop()
@@ -76,12 +76,20 @@ class Ours(System):
             HOME="home", XDG_CONFIG_HOME="config", XDG_DATA_HOME="data", XDG_RUNTIME_DIR="run"
         )
         self.flags = ["--cpus", str(slots or self.many)]
-        if hold:
-            self.flags += ["--simulate-gpus", "1x80G"]
+        if hold or gpus:
+            self.flags += ["--simulate-gpus", f"{gpus or 1}x80G"]
         self.submitted = self.held = 0
         self.restart()
         if hold:
             self.hold_gpu()
+
+    def start_with_gpus(self, count: int) -> None:
+        self.start(gpus=count)
+
+    def submit_on_gpu(self, script: str) -> None:
+        connection = self.connection()
+        self.post(connection, self.submission(script, gpus=1))
+        connection.close()
 
     def restart(self) -> None:
         self.call([f"{self.bin}/gflowd", "up", *self.flags])

@@ -40,6 +40,12 @@ GROWING = (
     ("queue", "gqueue", False),
     ("memory", "memory above the empty daemon, per job", True),
 )
+# The same of the trial `gpus`, by the number of GPUs.
+GPUS_GROWING = (
+    ("start of one more", "submit to start of one job", False),
+    ("CPU of one more", "CPU of one job, daemon", False),
+    ("info", "ginfo", False),
+)
 Point = tuple[int, float]
 
 
@@ -48,7 +54,8 @@ def main(folder: Path) -> int:
     if found["out"] is None:
         print(f"there is no {folder}/out.json: run benchmarks/run first", file=sys.stderr)
         return 1
-    curves = growth_curves(found["growth"]["results"][US]["scale"]) if found["growth"] else {}
+    scale = found["growth"]["results"][US] if found["growth"] else {}
+    curves = growth_curves(scale.get("scale", {}))
     if curves:
         (DOCS / CURVES).write_text(draw(curves))
     (DOCS / "benchmarks.md").write_text("\n".join(page(found["out"], found["growth"], curves, found["bulk"])))
@@ -79,8 +86,13 @@ def page(
     yield from side_by_side(run["results"])
     if growth and curves:
         yield from ("## Growth", "", *circumstances(growth), "", command("benchmarks/run", growth), "")
+        yield "The exponent k of cost = c · N^k is fitted to all sizes: 0 is a cost that does not depend on the"
+        yield from ("number of waiting jobs, 1 one that is proportional to it.", "")
         yield from growth_table(curves)
         yield from ("", f"![Cost of one event by the number of waiting jobs]({CURVES})", "")
+        by_gpus = growth_curves(growth["results"][US].get("gpus", {}), GPUS_GROWING)
+        if by_gpus:
+            yield from ("By the number of (simulated) GPUs:", "", *growth_table(by_gpus), "")
     if bulk:
         yield from ("## What others wait for", "", *circumstances(bulk), "", *bulk_table(bulk), "")
     yield from ("## Other measurements", "", "| what | where |", "|---|---|")
@@ -168,12 +180,14 @@ def bulk_table(bulk: dict[str, Any]) -> Iterator[str]:
 # ---------------------------------------------------------------- growth
 
 
-def growth_curves(figures: dict[str, Any]) -> dict[str, list[Point]]:
-    """The cost of one event, or of one job, by the number of waiting jobs."""
+def growth_curves(
+    figures: dict[str, Any], growing: Sequence[tuple[str, str, bool]] = GROWING
+) -> dict[str, list[Point]]:
+    """The cost of one event, or of one job, by the number of waiting jobs (or of GPUs)."""
     curves: dict[str, list[Point]] = {}
     empty = median(figures, "0: memory") or 0.0
     sizes = sorted({int(name.partition(":")[0]) for name in figures if ":" in name} - {0})
-    for name, title, is_total in GROWING:
+    for name, title, is_total in growing:
         points = []
         for size in sizes:
             value = median(figures, f"{size}: {name}")
@@ -192,15 +206,14 @@ def median(figures: dict[str, Any], name: str) -> float | None:
 def growth_table(curves: dict[str, list[Point]]) -> Iterator[str]:
     """A row for each curve, with the exponent k of cost = c * N^k; 0: it does not grow."""
     sizes = sorted({size for points in curves.values() for size, _ in points})
-    yield "The exponent k of cost = c · N^k is fitted to all sizes: 0 is a cost that does not depend on the number"
-    yield from ("of waiting jobs, 1 one that is proportional to it.", "")
     yield f"| | {' | '.join(f'{size:,}' for size in sizes)} | exponent | last / first |"
     yield "|---|" + "---|" * (len(sizes) + 2)
     for title, points in curves.items():
         values = dict(points)
         cells = [number(values[size]) if size in values else "-" for size in sizes]
-        ratio = points[-1][1] / points[0][1]
-        yield f"| {title}{UNITS.get(title, ', ms')} | {' | '.join(cells)} | {exponent(points):.2f} | {ratio:.1f} |"
+        slope, ratio = f"{exponent(points):.2f}", f"{points[-1][1] / points[0][1]:.1f}"
+        fitted = (slope, ratio) if len(points) > 1 else ("-", "-")
+        yield f"| {title}{UNITS.get(title, ', ms')} | {' | '.join([*cells, *fitted])} |"
 
 
 UNITS = {"memory above the empty daemon, per job": ", kB"}

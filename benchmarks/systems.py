@@ -54,6 +54,14 @@ class System:
         """
         raise NotImplementedError
 
+    def start_with_gpus(self, count: int) -> None:
+        """Hook: a fresh instance with this many GPUs."""
+        raise NotOffered("no simulated GPUs")
+
+    def submit_on_gpu(self, script: str) -> None:
+        """Hook: submit a job that needs one of them."""
+        raise NotOffered("no simulated GPUs")
+
     def stop(self) -> None:
         """Hook: end it and everything it started."""
         raise NotImplementedError

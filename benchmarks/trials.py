@@ -183,11 +183,26 @@ def at_size(system: System, settings: Settings, size: int) -> Figures:
     yield f"{size}: idle CPU", Sample([spent / (time.monotonic() - begin) * 100], "%")
     yield f"{size}: idle writes", Sample([writes], "times")
     yield f"{size}: on disk", Sample([sum(size_of(path) for path in system.state_files()) / 1e6], "MB")
+    yield from one_more(system, size, system.submit)
+
+
+@trial
+def gpus(system: System, settings: Settings) -> Figures:
+    """What does the number of GPUs cost: memory, a listing of them, and the start of a job on one?"""
+    for count in settings.numbers("gpu_counts", (1, 10, 100, 1000), quick=(1, 100)):
+        system.start_with_gpus(count)
+        yield f"{count}: memory", Sample([memory_mb(system.pids())], "MB")
+        yield f"{count}: info", or_not_offered(lambda: command_times(system, system.cmd_info(), 5))
+        yield from one_more(system, count, system.submit_on_gpu)
+
+
+def one_more(system: System, size: int, submit: Callable[[str], None]) -> Figures:
+    """The start of one job, five times, and the CPU time of the daemon for it."""
     seconds, cpu = [], []
     for i in range(5):
         file = system.work / f"late-{i}"
         before, begin_ns = cpu_seconds(system.pids()), time.time_ns()
-        system.submit(f"date +%s%N > {file}")
+        submit(f"date +%s%N > {file}")
         if wait_until(lambda: stamps(file), 30, 0.005):
             seconds.append((stamps(file)[0] - begin_ns) / 1e9)
         time.sleep(0.5)

@@ -51,6 +51,13 @@ def test_growth_is_of_one_event_and_without_the_empty_daemon() -> None:
     assert "| CPU of one more job, daemon, ms | 2 | 4 | 0.10 | 2.0 |" in rows
 
 
+def test_growth_by_gpus_is_a_table_of_its_own() -> None:
+    by_gpus = {"1: info": figure(5.0), "1000: info": figure(20.0), "1: memory": figure(40, "MB")}
+    results = {"ours": {"scale": SCALE, "gpus": by_gpus}}
+    text = "\n".join(page.page(run(results, [0.2]), run(results, [0.2]), page.growth_curves(SCALE), None))
+    assert "By the number of (simulated) GPUs:" in text and "| ginfo, ms | 5 | 20 | 0.20 | 4.0 |" in text
+
+
 def test_page_has_circumstances_figures_and_commands() -> None:
     results = {"ours": {"gap": {"idle": figure(5.0, least=4.0)}}, "tsp": {"gap": {"idle": "n/a: no"}}}
     text = "\n".join(page.page(run(results, [0.2, 0.4]), None, {}, None))
