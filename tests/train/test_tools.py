@@ -44,6 +44,27 @@ def test_without_a_gpu():
         find_batch_size(lambda batch: None)
 
 
+def test_batch_search_leaves_a_live_model_alone(monkeypatch):
+    """The trials train; a model that exists already is copied for them."""
+    from gflow.ml.fit.recipe import Recipe
+    from gflow.ml.train import batch_size
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    model = torch.nn.Linear(4, 1).eval()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    trained = []
+    batch_size._steps(
+        lambda batch: (model, (torch.randn(batch, 4), torch.ones(batch, 1))),
+        Recipe(steps=2, precision="fp32", optimizer="SGD", optimizer_options={"lr": 0.5}),
+        2,
+        torch.device("cpu"),
+        lambda copy: trained.append(copy) or copy,
+    )
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+    assert model.weight.grad is None and not model.training
+    assert trained[0] is not model and not torch.equal(trained[0].weight, model.weight)
+
+
 def test_a_profile(tmp_path):
     layer, inputs = torch.nn.Linear(64, 64), torch.randn(8, 64)
     table = memory.profile(lambda: layer(inputs).sum().backward(), steps=2, trace=tmp_path / "trace.json")
