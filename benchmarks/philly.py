@@ -29,6 +29,8 @@ from gflow.simulate.trace import Entry, read_trace
 POOLS = ("103959", "0e4a51", "ee9e8c", "2869ce", "7f04ca", "b436b2", "6c71a0", "11cb48", "6214e9")
 JITTER_S = 600
 MINUTE = 60.0
+# Of `add_users`: how many users, the sessions at a time, their mean length, and how many jobs belong to an open one.
+USERS, SESSIONS, SESSION_S, PART_OF_SESSION = 16, 6, 6 * 3600.0, 0.85
 _GREEDY: dict[tuple[Any, ...], dict[str, Any]] = {}
 
 
@@ -39,6 +41,7 @@ class Row(NamedTuple):
     load: float = 0.9
     box: int = 0
     limits: bool = False
+    users: bool = False
     pools: tuple[str, ...] = POOLS
 
 
@@ -48,6 +51,9 @@ ROWS = {
     "limits": Row("ours", limits=True),
     "load-0.7": Row("ours", load=0.7),
     "8-gpu-box": Row("ours", box=8),
+    "users": Row("ours", users=True),
+    "users-limits": Row("ours", limits=True, users=True),
+    "users-8-gpu-box": Row("ours", box=8, users=True),
     "e13805": Row("ours", pools=("e13805",)),
     "predictor-alone": Row("unprotected"),
     "real-limits": Row("ours", pools=("",)),
@@ -73,7 +79,40 @@ def workloads(trace: Path, row: Row, seeds: int) -> Iterator[tuple[str, list[Ent
             gpus = row.box or trace_transform.pool_for(whole, row.load)
             entries = trace_transform.fit_to_pool(whole, gpus, row.load if row.box else 0.0, random)
             entries = trace_transform.jitter(entries, JITTER_S, random)
-            yield pool, trace_transform.add_limits(entries, random) if row.limits else entries, gpus
+            if row.limits:
+                entries = trace_transform.add_limits(entries, random)
+            yield pool, add_users(entries, Random(seed + 100)) if row.users else entries, gpus
+
+
+class Session:
+    """A user who submits jobs for as many GPUs under one name, or as a sweep, for some hours."""
+
+    def __init__(self, user: str, until: float, gpus: int, name: str, *, is_sweep: bool) -> None:
+        self.user, self.until, self.gpus, self._name, self._is_sweep = user, until, gpus, name, is_sweep
+        self._runs = 0
+
+    def next_name(self) -> str:
+        self._runs += 1
+        return f"{self._name}-{self._runs}" if self._is_sweep else self._name
+
+
+def add_users(entries: list[Entry], random: Random) -> list[Entry]:
+    """Give each job a user (the first of 16 has most, by Zipf's law) and a name: jobs come in sessions."""
+    weights = [1 / (rank + 1) for rank in range(USERS)]
+    found, sessions = [], list[Session]()
+    for entry in entries:
+        sessions = [one for one in sessions if one.until > entry.submit]
+        alike = [one for one in sessions if one.gpus == entry.gpus]
+        if sessions and random.random() < PART_OF_SESSION and alike:
+            session = random.choice(alike)
+        else:
+            user, kind = random.choices(range(USERS), weights)[0], random.randrange(3)
+            name = (f"w{random.randrange(6)}", f"s{random.randrange(10**6)}", "")[kind]
+            until = entry.submit + random.expovariate(1 / SESSION_S)
+            session = Session(f"u{user}", until, entry.gpus, name, is_sweep=kind == 1)
+            sessions = [*sessions[-(SESSIONS - 1) :], session]
+        found.append(entry._replace(user=session.user, name=session.next_name()))
+    return found
 
 
 def replayed(entries: list[Entry], gpus: int, policy: str) -> dict[str, Any]:
@@ -106,7 +145,7 @@ def run_row(trace: Path, name: str, row: Row, seeds: int) -> None:
     ours: dict[str, list[dict[str, Any]]] = {}
     greedy: dict[str, list[dict[str, Any]]] = {}
     for pool, entries, gpus in workloads(trace, row, seeds):
-        same = (pool, len(greedy.get(pool, ())), row.load, row.box, row.limits)
+        same = (pool, len(greedy.get(pool, ())), row.load, row.box, row.limits, row.users)
         greedy.setdefault(pool, []).append(greedy_of(entries, gpus, same))
         ours.setdefault(pool, []).append(replayed(entries, gpus, row.policy))
     cells = [f"{name:<16}"]

@@ -80,7 +80,8 @@ class World:
         return float(known or self.state.ready.expected_s(job))
 
     def submit(self, asked: Spec) -> None:
-        self.apply(Submit(at=self.at, uid=1001, user="ann", specs=(asked,), outcomes={}))
+        uid = 1001 + ord(asked.name[-1]) % 2
+        self.apply(Submit(at=self.at, uid=uid, user=f"user{uid}", specs=(asked,), outcomes={}))
 
     def fill(self) -> None:
         """Learn the lengths of some work, then submit more than fits."""
@@ -189,6 +190,19 @@ def reservation_ignored(monkeypatch):
     monkeypatch.setattr(QueueSimulation, "_may_backfill", lambda self, job, quiet: True)
 
 
+def gamble_with_others(monkeypatch):
+    """A part of the estimate counts against reservations of other users, too."""
+    monkeypatch.setattr(
+        SimulatedReservation,
+        "_length",
+        lambda self, job: queue_simulation.assumed_length(self._caution, job.limit_s, job.estimated_s),
+    )
+
+
+def reserved_only_when_due(monkeypatch):
+    monkeypatch.setattr(backfill, "_reserve_for_first", lambda profiles, ages, reserved_keys: [])
+
+
 def kept_reservation(monkeypatch):
     """No second pass after a reserved job has started."""
     original = QueueSimulation._start
@@ -197,7 +211,7 @@ def kept_reservation(monkeypatch):
 
 MUTANTS = [
     other_patience, never_quiet, no_caution, unlimited_backfill, uncharged_reservation, reservation_ignored,
-    kept_reservation,
+    gamble_with_others, reserved_only_when_due, kept_reservation,
 ]  # fmt: skip
 
 

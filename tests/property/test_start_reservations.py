@@ -156,6 +156,6 @@ def test_fair_share_counts_the_largest_part_of_the_machine():
 
 def test_fair_share_with_the_wrong_sign_is_noticed(monkeypatch):
     original = fair_share._band
-    monkeypatch.setattr(fair_share, "_band", lambda ratio: 3 - original(ratio))
+    monkeypatch.setattr(fair_share, "_band", lambda use, mean: 1 - original(use, mean))
     with pytest.raises(AssertionError):
         test_fair_share_puts_heavy_users_last()

@@ -46,7 +46,7 @@ def test_jobs_before_it_are_named_with_another_priority() -> None:
     machine.submit(gpus=2, priority=80)
     machine.submit(gpus=2)
     assert "Priority: job 2 (priority 80) comes before it" in page(machine, 3)
-    assert "Promise" not in page(machine, 3)
+    assert "Promise: job 2 has a higher priority and has a start reservation" in page(machine, 3)
 
 
 def test_holders_of_gpus_are_named_with_their_users() -> None:

@@ -43,10 +43,12 @@ AT_WORST = Lengths(True, 4.0, 2.0)
 class SimulatedReservation:
     """A `StartReservation` in numbers alone."""
 
-    __slots__ = ("_caution", "job", "spare", "start_at")
+    __slots__ = ("_caution", "job", "place", "spare", "start_at")
 
-    def __init__(self, job: Waiting, start_at: float, spare: int, total: int) -> None:
+    def __init__(self, job: Waiting, start_at: float, spare: int, total: int, *, is_due: bool) -> None:
         self.job = job
+        # The first place that is bound.
+        self.place = job.place[0] + (not is_due)
         self.start_at = start_at
         self.spare = spare
         self._caution = caution_for(job.size / total)
@@ -55,13 +57,18 @@ class SimulatedReservation:
         """See `StartReservation.allows`. It does not matter how long the job runs in this scenario."""
         if job.size <= self.spare:
             return True
-        length = job.reliable_s if quiet else assumed_length(self._caution, job.limit_s, job.estimated_s)
+        length = job.reliable_s if quiet and job.uid == self.job.uid else self._length(job)
         return now + length <= self.start_at
 
     def take(self, job: Waiting, now: float) -> None:
         """See `StartReservation.take`."""
-        if now + assumed_length(self._caution, job.limit_s, job.estimated_s) > self.start_at:
+        if now + self._length(job) > self.start_at:
             self.spare -= job.size
+
+    def _length(self, job: Waiting) -> float:
+        if job.uid != self.job.uid:
+            return job.longest_s
+        return assumed_length(self._caution, job.limit_s, job.estimated_s)
 
 
 class QueueSimulation:
@@ -169,7 +176,7 @@ class QueueSimulation:
         for reservation in self._reservations:
             if reservation.job is job:
                 return True
-            if job.place[0] >= reservation.job.place[0] and not (
+            if job.place[0] >= reservation.place and not (
                 backfill and reservation.allows(job, self.now, quiet)
             ):
                 return False
@@ -201,19 +208,28 @@ class QueueSimulation:
         if self._policy.patience < 0:
             return found
         is_quiet = self._is_quiet()
+        due = 0
         for jobs in self._oldest.values():
             while jobs and jobs[-1].key in self.starts:
                 jobs.pop()
+        last = max((place for place, jobs in self._oldest.items() if jobs), default=0)
+        for place, jobs in self._oldest.items():
+            made: list[SimulatedReservation] = []
             for one in self._heads(jobs):
+                if due + len(made) == self._policy.max_start_reservations:
+                    break
                 if self.now - one.since < (one.quiet_patience_s if is_quiet else one.patience_s):
                     break
-                if (reservation := self._reserve(one)) is not None:
-                    found.append(reservation)
-                    if len(found) == self._policy.max_start_reservations:
-                        return found
+                if (reservation := self._reserve(one, is_due=True)) is not None:
+                    made.append(reservation)
+            due += len(made)
+            if not made and place < last and jobs:
+                first = self._reserve(next(self._heads(jobs)), is_due=False)
+                made += [] if first is None else [first]
+            found += made
         return found
 
-    def _reserve(self, job: Waiting) -> SimulatedReservation | None:
+    def _reserve(self, job: Waiting, *, is_due: bool) -> SimulatedReservation | None:
         free, at = self._free, self.now
         if free < job.size:
             for end, size in sorted(self._ends):
@@ -222,7 +238,7 @@ class QueueSimulation:
                 free, at = free + size, end
         if free < job.size or at == inf:
             return None
-        return SimulatedReservation(job, max(at, self.now), free - job.size, self._size)
+        return SimulatedReservation(job, max(at, self.now), free - job.size, self._size, is_due=is_due)
 
     def _heads(self, jobs: list[Waiting]) -> Iterator[Waiting]:
         """The head of each group, the one that has waited longest first."""

@@ -19,6 +19,7 @@ from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
 from gflow.core.state.queue_index import Group
+from gflow.core.state.runtime_estimates import RuntimeEstimates
 from gflow.core.state.state import State
 
 # How many waiting jobs are simulated one by one, and the size of the sample that represents the others.
@@ -44,9 +45,12 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     patience_basis_s: float
     # Whether the expected length rests on a limit or on earlier runs.
     is_reliable: bool
+    # How long such a job may run, which counts against reservations of other users.
+    longest_s: float
+    uid: int
 
     @classmethod
-    def of(cls, group: Group, head: JobKey) -> GroupCopy:
+    def of(cls, group: Group, head: JobKey, estimates: RuntimeEstimates) -> GroupCopy:
         return cls(
             head,
             group.members.copy(),
@@ -60,6 +64,8 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
             group.estimated_s,
             group.patience_basis_s,
             bool(group.key.limit_s) or group.batch.is_known,
+            estimates.longest(group.key.limit_s, group.batch),
+            group.key.uid,
         )
 
     @property
@@ -121,6 +127,7 @@ class QueueSnapshot:
         # (`core.state.eta_calibration`).
         self.is_learnt = {is_bounded: calibration.is_learnt(is_bounded) for is_bounded in (False, True)}
         self.parts = {is_bounded: calibration.parts(is_bounded, now) for is_bounded in (False, True)}
+        self._estimates = state.runtime_estimates
         self._copies: dict[Group, GroupCopy] = {}
         self._left = iter(list(state.ready.groups.values()))
         self._near: dict[bool, list[tuple[JobKey, GroupCopy]]] = {}
@@ -144,7 +151,7 @@ class QueueSnapshot:
         head = group.head()
         if head is None:
             return None
-        copy = self._copies[group] = GroupCopy.of(group, head)
+        copy = self._copies[group] = GroupCopy.of(group, head, self._estimates)
         return copy
 
     def copy_of(self, group: Group, key: JobKey) -> GroupCopy | None:
@@ -170,8 +177,8 @@ class Waiting:
     """A waiting job, or one that represents several. Immutable: a thread may read it."""
 
     __slots__ = (
-        "count", "estimated_s", "expected", "group", "key", "limit_s", "patience_s", "place", "precedence",
-        "quiet_patience_s", "reliable_s", "since", "size", "time_limit_s",
+        "count", "estimated_s", "expected", "group", "key", "limit_s", "longest_s", "patience_s", "place",
+        "precedence", "quiet_patience_s", "reliable_s", "since", "size", "time_limit_s", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +195,7 @@ class Waiting:
         self.time_limit_s = group.time_limit_s
         self.expected = group.length
         self.limit_s, self.estimated_s = group.limit_s, group.estimated_s
+        self.longest_s, self.uid = group.longest_s, group.uid
         self.reliable_s = group.length if group.is_reliable else INFINITE
         # After which wait it gets a start reservation, and after which if most of the machine is idle.
         self.patience_s, self.quiet_patience_s = patience

@@ -149,7 +149,10 @@ def eta_query_for_new(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQue
     queue = ReadyQueue(state.runtime_estimates, by_length=state.policy.order == "shortest")
     queue.bands = state.ready.bands
     group = queue.add(job)
-    copy, floors = GroupCopy.of(group, job.key), earliest_start(state, job, group, snapshot.now)
+    copy, floors = (
+        GroupCopy.of(group, job.key, state.runtime_estimates),
+        earliest_start(state, job, group, snapshot.now),
+    )
     queue.remove(job)
     return EtaQuery(snapshot, (job.key, copy), floors)
 

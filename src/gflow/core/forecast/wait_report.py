@@ -240,7 +240,7 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
             break
         if reservation.blocks(state.ready.place_of(job)):
             is_higher = reservation.group.precedence > state.ready.group_of(job).precedence
-            is_before = reservation.place < state.ready.place_of(job)
+            is_before = reservation.group.bucket.place < state.ready.place_of(job)
             rule = (
                 "has a higher priority"
                 if is_higher

@@ -3,7 +3,8 @@
 A job that has waited for a multiple of its own length (`patience_for`) gets a start reservation: the earliest
 start that the estimated ends of the running jobs allow. From then on another job of the same or lower
 precedence starts only if it is estimated to end before that time, or if it uses resources that the reserved
-job does not need. Jobs of higher precedence ignore the reservation.
+job does not need. Jobs of higher precedence ignore the reservation; against jobs of lower precedence it holds
+from the beginning, without patience. Another user's job is taken for as long as the longest run of its kind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
 from gflow.core.state.queue import AgeKind, age_kind_of
-from gflow.core.state.queue_index import Group
+from gflow.core.state.queue_index import Group, OldestFirst
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
 from gflow.core.state.state import State
@@ -52,7 +53,7 @@ class ProfileCache:
         state, job = self._state, self._state.jobs[key]
         return state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
 
-    def reserve(self, key: JobKey, group: Group) -> StartReservation | None:
+    def reserve(self, key: JobKey, group: Group, *, is_due: bool = True) -> StartReservation | None:
         """A reservation of the earliest start of this job; None: it does not fit even when all jobs ended."""
         kind: object = group.kind
         state, now = self._state, self._at.boot
@@ -67,7 +68,8 @@ class ProfileCache:
         if index < 0:
             return None
         caution = caution_for(machine_share(state, group.shape))
-        return StartReservation(key, group, now, profile.times[index], caution, profile.availability(index))
+        free = profile.availability(index)
+        return StartReservation(key, group, now, profile.times[index], caution, free, is_due=is_due)
 
 
 def caution_for(share: float) -> float:
@@ -84,7 +86,8 @@ def assumed_length(caution: float, limit_s: float, estimated_s: float) -> float:
 def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Whether starting this job now on these GPUs would delay no existing reservation.
 
-    A reserved job need only respect earlier reservations.
+    A reserved job need only respect earlier reservations. A part of the estimate counts only against
+    reservations of the same user.
     """
     reservations = state.start_reservations.entries
     if not reservations:
@@ -94,15 +97,19 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     shape, place = (
         (job.spec.shape, ready.place_of(job)) if group is None else (group.shape, group.bucket.place)
     )
-    limit_s, estimated_s = ready.runtime_bounds(job)
-    reliable_s = ready.reliable_s(job) if is_quiet(state) else None
+    quiet = is_quiet(state)
     for reservation in reservations:
         if reservation.key == key:
             return True
-        length = (
-            assumed_length(reservation.caution, limit_s, estimated_s) if reliable_s is None else reliable_s
-        )
-        if place >= reservation.place and not (backfill and reservation.allows(shape, gpu_ids, length)):
+        if not reservation.blocks(place):
+            continue
+        if reservation.group.key.uid != job.uid:
+            length = ready.longest_s(job)
+        elif quiet:
+            length = ready.reliable_s(job)
+        else:
+            length = assumed_length(reservation.caution, *ready.runtime_bounds(job))
+        if not (backfill and reservation.allows(shape, gpu_ids, length)):
             return False
     return True
 
@@ -117,7 +124,8 @@ def is_reserved(state: State, gpu_ids: tuple[int, ...]) -> bool:
 
 def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     """Start reservations as of now: for jobs that others are preempted for, then for the oldest jobs that
-    have waited long enough. In order of precedence, then of waiting time.
+    have waited long enough, or that jobs of lower precedence wait behind. In order of precedence, then of
+    waiting time.
     """
     if state.machine.is_drained:
         return []
@@ -137,6 +145,8 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
         most = state.policy.max_start_reservations - before
         made = _reserve_for_oldest(state, profiles, kind, most, reserved_keys, at.boot)
         used[budget] = before + len(made)
+        if not made and kind[0] < kinds[-1][0]:
+            made = _reserve_for_first(profiles, ages.get(kind), reserved_keys)
         due += made
     if len(kinds) > 1:
         due.sort(key=_reservation_order)
@@ -174,6 +184,21 @@ def _reserve_for_oldest(
     return found
 
 
+def _reserve_for_first(
+    profiles: ProfileCache, ages: OldestFirst | None, reserved_keys: frozenset[JobKey]
+) -> list[StartReservation]:
+    """A reservation for the oldest of these jobs, which binds only jobs of lower precedence."""
+    for place in range(MAX_SCANNED if ages is not None else 0):
+        age = ages.at(place) if ages is not None else None
+        if age is None:
+            break
+        _, key, _, group = age
+        if key not in reserved_keys and not profiles.is_limited(key, group):
+            made = profiles.reserve(key, group, is_due=False)
+            return [] if made is None else [made]
+    return []
+
+
 def _reserve_for_preempting(state: State, profiles: ProfileCache) -> list[StartReservation]:
     """Reservations for the jobs that running jobs are preempted for: no other job may take their GPUs."""
     keys = {head for key in state.running.yielding.values() if (head := head_of(state, key)) is not None}
@@ -190,7 +215,7 @@ def head_of(state: State, key: JobKey) -> JobKey | None:
 
 def _reservation_order(reservation: StartReservation) -> tuple[int, float, JobKey]:
     """Sort key: the earlier place first, then the job that has waited longest."""
-    return reservation.place, reservation.group.members[reservation.key], reservation.key
+    return reservation.group.bucket.place, reservation.group.members[reservation.key], reservation.key
 
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:

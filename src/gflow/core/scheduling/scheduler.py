@@ -52,8 +52,12 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
     """One pass over the queue, under the current start reservations."""
     walk, room = Walk(state.ready), _room(state)
-    # Whether all jobs of a bucket would get the same GPUs, and later ones run longer.
-    is_uniform = state.policy.strategy == "sequential" and state.policy.order == "shortest"
+    # Whether all jobs of a bucket would get the same GPUs, and later ones count as longer in backfill.
+    is_uniform = (
+        state.policy.strategy == "sequential"
+        and state.policy.order == "shortest"
+        and len(state.ready.people) == 1
+    )
     while (key := walk.next(room)) is not None:
         job = state.jobs[key]
         gpu_ids = placement(state, job, at)
@@ -142,14 +146,22 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
 def _refresh_reservations(state: State, new: list[Group], at: Moment) -> bool:
     """Look for new reservations, of the kind (with GPUs or without, their type) of the new jobs; whether any
     replaced existing ones."""
-    had = {age_kind_of(reservation.group)[1:] for reservation in state.start_reservations.entries}
-    if all(age_kind_of(group)[1:] in had for group in new):
+    entries = state.start_reservations.entries
+    # The first place at which there is a reservation for jobs of each kind.
+    first: dict[tuple[bool, str], int] = {}
+    for one in entries:
+        kind = age_kind_of(one.group)[1:]
+        first[kind] = min(first.get(kind, one.group.bucket.place), one.group.bucket.place)
+    if all(
+        (place := first.get(age_kind_of(group)[1:])) is not None and place <= group.bucket.place
+        for group in new
+    ):
         return False
     found = reservations_due(state, at)
-    if had and all(age_kind_of(reservation.group)[1:] in had for reservation in found):
+    if {one.key for one in found} == {one.key for one in entries}:
         return False
     state.start_reservations.entries = found
-    return bool(had)
+    return bool(entries)
 
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
@@ -218,10 +230,14 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
 
 def _charge_reservations(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Subtract a start from the reservations of other jobs; whether the job had a reservation itself."""
-    shape, (limit_s, estimated_s), key = state.ready.shape_of(job), state.ready.runtime_bounds(job), job.key
+    shape, bounds, key = state.ready.shape_of(job), state.ready.runtime_bounds(job), job.key
     has_reservation = False
     for reservation in state.start_reservations.entries:
-        reservation.take(shape, gpu_ids, assumed_length(reservation.caution, limit_s, estimated_s))
+        if reservation.group.key.uid != job.uid:
+            length = state.ready.longest_s(job)
+        else:
+            length = assumed_length(reservation.caution, *bounds)
+        reservation.take(shape, gpu_ids, length)
         has_reservation = has_reservation or reservation.key == key
     if has_reservation:
         state.start_reservations.entries = [

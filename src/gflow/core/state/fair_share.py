@@ -2,8 +2,8 @@
 
 A user's jobs occupy GPUs, CPU slots and memory. The largest of their shares of the machine counts (dominant
 resource fairness), as so many GPUs. The GPU time that a user has used in this way decays with a half-life
-(`policy.half_life_s`). Each user with waiting or running jobs is compared with the mean of the others, which
-gives one of four bands: under, about, over, far over. Jobs of a lower band start first.
+(`policy.half_life_s`). Each user with waiting or running jobs is compared with the mean of all of them, which
+gives one of two bands: under and over. Jobs of users under the mean start first.
 
 The record is a few numbers. The daemon saves it with every commit after a change, so that a restart continues
 with exactly the same numbers.
@@ -21,11 +21,9 @@ from gflow.core.state.machine import Machine
 
 # The key of the record in the database's meta table.
 FAIR_SHARE = "shares"
-HOUR_S = 3600.0
-# Lower bounds of the bands, as a ratio: a user's use to the mean of the other users'.
-FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5
-UNDER_BAND, ABOUT_BAND, OVER_BAND, FAR_BAND = 0, 1, 2, 3
-BANDS = 4
+# Users who have used at most the mean, and those who have used more.
+UNDER_BAND, OVER_BAND = 0, 1
+BANDS = 2
 
 
 class Use:
@@ -109,16 +107,10 @@ class FairShare:
     # ------------------------------------------------------------ bands
 
     def bands(self, uids: Iterable[int], now: float) -> dict[int, int]:
-        """The band of each of these users, compared with the others among them.
-
-        An hour of all GPUs is added on both sides of the ratio, so that small differences do not
-        matter.
-        """
+        """The band of each of these users, compared with the mean of all of them."""
         used = {uid: self.use(uid, now) for uid in uids}
-        if len(used) < 2:
-            return dict.fromkeys(used, ABOUT_BAND)
-        total, others, floor = sum(used.values()), len(used) - 1, HOUR_S * max(1, len(self._machine.gpus))
-        return {uid: _band((own + floor) / ((total - own) / others + floor)) for uid, own in used.items()}
+        mean = sum(used.values()) / max(1, len(used))
+        return {uid: _band(own, mean) for uid, own in used.items()}
 
     # ------------------------------------------------------------ storing
 
@@ -134,9 +126,5 @@ class FairShare:
         self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
 
 
-def _band(ratio: float) -> int:
-    if ratio >= FAR_OVER:
-        return FAR_BAND
-    if ratio >= OVER:
-        return OVER_BAND
-    return ABOUT_BAND if ratio >= ABOUT else UNDER_BAND
+def _band(use: float, mean: float) -> int:
+    return OVER_BAND if use > mean else UNDER_BAND

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
-from gflow.core.state.fair_share import ABOUT_BAND
+from gflow.core.state.fair_share import UNDER_BAND
 from gflow.core.state.queue_index import (
     MOST_STALE,
     Bucket,
@@ -125,7 +125,7 @@ class ReadyQueue:
 
     def _enter(self, group: Group) -> None:
         """Add a group to its bucket, which depends on the band of its user."""
-        shape, band = group.shape, self.bands.get(group.key.uid, ABOUT_BAND)
+        shape, band = group.shape, self.bands.get(group.key.uid, UNDER_BAND)
         place = place_of(group.precedence, band)
         key = (place, shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
         bucket = self.buckets.get(key)
@@ -159,6 +159,12 @@ class ReadyQueue:
             return self.expected_s(job)
         return INFINITE
 
+    def longest_s(self, job: Job) -> float:
+        """How long a job may run, judged by its limit and the longest run of its kind."""
+        group = self.where.get(job.key)
+        batch = self._estimates.batch_of(job) if group is None else group.batch
+        return self._estimates.longest(job.spec.time_limit_s, batch)
+
     def runtime_bounds(self, job: Job) -> tuple[float, float]:
         """The time limit and the runtime estimate of a job (infinite: none); see `Group`."""
         group = self.where.get(job.key)
@@ -188,12 +194,12 @@ class ReadyQueue:
                     self._list(group)
 
     def set_bands(self, bands: dict[int, int]) -> None:
-        """Replace the bands of users and move their groups. A user without an entry is in band `about`."""
+        """Replace the bands of users and move their groups. A user without an entry is in band `under`."""
         before, self.bands = self.bands, bands
         if before == bands:
             return
         for uid, groups in self.people.items():
-            if before.get(uid, ABOUT_BAND) != bands.get(uid, ABOUT_BAND):
+            if before.get(uid, UNDER_BAND) != bands.get(uid, UNDER_BAND):
                 for group in groups:
                     head = group.head()
                     assert head is not None
@@ -206,7 +212,7 @@ class ReadyQueue:
         group = self.where.get(job.key)
         if group is not None:
             return group.bucket.place
-        return place_of(job.spec.precedence, self.bands.get(job.uid, ABOUT_BAND))
+        return place_of(job.spec.precedence, self.bands.get(job.uid, UNDER_BAND))
 
     def position_of(self, group: Group) -> tuple[int, Entry]:
         """The position of this group in the order of start, as a sort key."""

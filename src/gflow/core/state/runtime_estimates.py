@@ -138,6 +138,8 @@ class RuntimeEstimates:
         # A heap of (time at which the estimate is exceeded, kind, span); stale unless equal to `Batch.due`.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
+        # The longest run of each kind.
+        self._longest: dict[Kind, float] = {}
         # Batches whose estimate changed since `ReadyQueue.refresh`.
         self.changed: set[Batch] = set()
         # Batches with running jobs whose estimate changed since `RunningJobs.ends`.
@@ -205,8 +207,13 @@ class RuntimeEstimates:
         if ended_at is not None and ended_at < self._known_since.get(kind, INFINITE):
             self._known_since[kind] = ended_at
         span = int(job.submitted_at // SPAN_S)
-        batch = self.batch(kind, span)
-        if not batch.learn(length_of(job)):
+        batch, length = self.batch(kind, span), length_of(job)
+        if length > self._longest.get(kind, 0.0):
+            self._longest[kind] = length
+            for other in self.kinds[kind].values():  # running jobs may be expected to end as late
+                if other.starts:
+                    self._refresh(self.kinds[kind], other)
+        if not batch.learn(length):
             return
         spans, endless = self.kinds[kind], self._endless[kind]
         endless.pop(span, None)
@@ -248,6 +255,14 @@ class RuntimeEstimates:
             return INFINITE
         return batch.length
 
+    def longest(self, limit_s: int, batch: Batch) -> float:
+        """How long such a job may run: the longest run of its kind, but at most the limit; if none has ended,
+        the limit, or without one the estimate."""
+        limit, longest = limit_s or INFINITE, self._longest.get(batch.kind, 0.0)
+        if not self._use_history or (limit_s and not longest):
+            return limit
+        return min(limit, max(batch.length, longest))
+
     def look_at(self, batch: Batch) -> None:
         """Compute the estimate of a batch that had no waiting jobs: such estimates are not kept current."""
         batch.length = self._estimate(self.kinds[batch.kind], batch)
@@ -263,7 +278,8 @@ class RuntimeEstimates:
                 self.moved.add(batch)
 
     def _estimate(self, spans: dict[int, Batch], batch: Batch) -> float:
-        """The 75th percentile of finished jobs; a multiple of it once a running job has exceeded it."""
+        """The 75th percentile of finished jobs. Once a running job has exceeded it: a multiple of it, but at
+        most the longest run, unless the job has exceeded that, too."""
         length, batch.is_known = batch.most, True
         if not length:
             length, batch.is_known, batch.near = _estimate_from_neighbours(spans, batch)
@@ -274,6 +290,9 @@ class RuntimeEstimates:
             # The same sum as in `due`: a difference may round differently, and then the entry stays due.
             while oldest + length <= self._now:
                 length *= OUTLASTS
+                longest = self._longest.get(batch.kind, 0.0)
+                if longest < length and oldest + longest > self._now:
+                    length = longest
             if batch.due != oldest + length:
                 batch.due = oldest + length
                 heapq.heappush(self._due, (batch.due, batch.kind, batch.span))

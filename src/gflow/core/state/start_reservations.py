@@ -38,11 +38,20 @@ class StartReservation:
     )
 
     def __init__(
-        self, key: JobKey, group: Group, now: float, start_at: float, caution: float, free: Availability
+        self,
+        key: JobKey,
+        group: Group,
+        now: float,
+        start_at: float,
+        caution: float,
+        free: Availability,
+        *,
+        is_due: bool = True,
     ) -> None:
         self.key, self.group = key, group
-        # Jobs before this place in the order of buckets are not bound.
-        self.place = group.bucket.place
+        # Jobs before this place in the order of buckets are not bound. Until the job has waited enough, those
+        # of its own place are not bound either.
+        self.place = group.bucket.place + (not is_due)
         # Fraction of the runtime estimate that a job which would backfill is assumed to take.
         self.caution = caution
         # When the reservation was last updated, and when the job is expected to start (boot clock).
@@ -66,7 +75,7 @@ class StartReservation:
 
     def blocks(self, place: int) -> bool:
         """Whether jobs at this place must not delay the reservation. Those of a higher priority, or of users
-        who used less, may."""
+        who used less, may; until the reservation is due, those of its own place, too."""
         return place >= self.place
 
     def needs_any(self, gpu_ids: tuple[int, ...]) -> bool:
