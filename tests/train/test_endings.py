@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from gflow.ml.train.checkpoint.checkpoint_dir import verify  # noqa: E402
 from gflow.train import Run  # noqa: E402
+from tests.harness import wait_until  # noqa: E402
 from tests.train.multi_rank import ranks  # noqa: E402
 from tests.train.small import net  # noqa: E402
 
@@ -92,3 +93,38 @@ def test_exception_in_one_rank_ends_with_code_1(tmp_path):
     assert "ValueError: boom" in done.stderr and "terminate called" not in done.stderr
     assert done.returncode == 1
     assert "find_unused_parameters" not in done.stderr
+
+
+SLOW = """
+import time, torch
+from torch import nn
+from gflow import train
+torch.set_num_threads(1)
+with train.Run("checkpoints", device="cpu") as run:
+    model = run.model(nn.Linear(4, 1))
+    run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+    for x in run.batches(run.loader(torch.randn(40000, 4), 2)):
+        run.backward(model(x).sum())
+        time.sleep(0.05)
+        if run.place.step == 2:
+            open(f"ready-{run.ranks.rank}", "w").close()
+"""
+
+
+def test_ctrl_c_under_launch_saves_without_tracebacks(tmp_path):
+    """A terminal sends the signal to the launcher and to all ranks."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    launched = subprocess.Popen(
+        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", "slow.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 120)
+    os.killpg(launched.pid, signal.SIGINT)
+    said = launched.communicate(timeout=120)[1]
+    assert launched.returncode == 75, said
+    assert said.count("press again to end at once") == 1 and "Traceback" not in said
+    assert verify(str(tmp_path / "checkpoints/latest"))["world"] == 2
