@@ -2,8 +2,8 @@
 
 import sys
 
+from gflow.cli.registry import PROGRAMS
 from gflow.entry import main
 
 if __name__ == "__main__":
-    program = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1].startswith("g") else "gflow"
-    main(program)
+    main(sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1] in PROGRAMS else "gflow")

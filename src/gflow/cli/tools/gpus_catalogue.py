@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from typing import Any
 
@@ -35,9 +36,9 @@ def show(words: list[str]) -> int:
     import msgspec
 
     from gflow.ml.fit.catalogue import catalogue, own_file
-    from gflow.ml.fit.gpu_choice import good_for
+    from gflow.ml.fit.gpu_choice import WORKLOADS, good_for
     from gflow.text.fit import UNSURE, money
-    from gflow.text.table import table
+    from gflow.text.table import Sheet, table
 
     gpus = catalogue()
     if "json" in values:
@@ -53,22 +54,17 @@ def show(words: list[str]) -> int:
             f"{gpu.fp32:g}",
             f"{gpu.nvlink:g}" if gpu.nvlink else "-",
             *(money(price.price, price.is_compared) if price else "-" for price in (gpu.spot, gpu.hourly)),
-            ", ".join(good_for(gpu)) or "-",
         ]
         for gpu in gpus.values()
     ]
-    header = [
-        "GPU",
-        "MEMORY",
-        "GB/S",
-        "BF16 TFLOPS",
-        "FP32 TFLOPS",
-        "NVLINK",
-        "$/H SPOT",
-        "$/H",
-        "ONE IS ENOUGH FOR",
-    ]
-    sys.stdout.write(table(header, lines) + UNSURE + "\n")
+    header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
+    sys.stdout.write(table(header, lines) + UNSURE + "\n\n")
+    sheet = Sheet(["WORKLOAD", "ONE OF THESE GPUS IS ENOUGH"])
+    for name in WORKLOADS:
+        enough = [gpu.name for gpu in gpus.values() if name in good_for(gpu)]
+        sheet.add([name, ", ".join(enough) or "-"])
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    sys.stdout.writelines([*sheet.lines(width, wraps=True), "\n"])
     print(f"(sources and dates: gflow gpus --json)\n(your own entries: {own_file()})")
     return 0
 

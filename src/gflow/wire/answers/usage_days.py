@@ -139,9 +139,9 @@ def _total(name: str | None, days: Sequence[DayUsage], at: int | None) -> UsageT
 def _hours(used: Iterable[UsedGpus]) -> dict[str, Any]:
     found = list(used)
     return {
-        "gpu_hours": round(sum(use.gpu_s for use in found) / 3600, 4),
-        "measured_gpu_hours": round(sum(use.measured_s for use in found) / 3600, 4),
-        "busy_gpu_hours": round(sum(use.busy_s for use in found) / 3600, 4),
+        "gpu_hours": round(sum(use.gpu_s for use in found) / 3600, 6),
+        "measured_gpu_hours": round(sum(use.measured_s for use in found) / 3600, 6),
+        "busy_gpu_hours": round(sum(use.busy_s for use in found) / 3600, 6),
     }
 
 
