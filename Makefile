@@ -53,7 +53,7 @@ test-slow: $(TOOLS) $(PUBLISH) ## crash tests, soak tests, long searches, a Slur
 	@scripts/slurm-packages --accounting
 	@scripts/ssh-packages
 	@scripts/prometheus-package
-	$(BIN)/pytest -n 2 --dist loadgroup -m "slow and not gpu" tests
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not gpu" tests
 
 fuzz: $(TOOLS)           ## random input for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800

@@ -25,16 +25,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 # Folders of tests that wait for processes.
 WAITING = {"crash", "docs", "process", "slurm", "soak", "store", "train", "web"}
 TESTS = Path(__file__).parent
+# Folders whose tests share something expensive: a browser and a daemon, a Slurm cluster.
+TOGETHER = ("web", "slurm")
 # Folders with long files begin first, so that the short files of the others fill the workers at the end.
-FIRST = ("web", "train", "fit", "process", "crash", "store", "property")
+FIRST = ("slurm", "web", "train", "fit", "process", "crash", "store", "property")
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Gives a worker a whole file, or all of `tests/web`, whose tests share a browser and a daemon."""
+    """Gives a worker a whole file, or all of a folder of `TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "tests/web" if path.startswith("tests/web/") else path
+        folder = path.split("/")[1]
+        return folder if folder in TOGETHER else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
@@ -44,12 +47,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduli
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the folders of `FIRST` before the others.
 
-    With `--dist loadgroup`, one worker gets a whole file, or all of `tests/slurm` with its clusters. In CI, a
-    test that waits for processes has a second attempt, and the report lists it as RERUN.
+    In CI, a test that waits for processes has a second attempt, and the report lists it as RERUN.
     """
     folders = {item: item.path.relative_to(TESTS).parts[0] for item in items}
     for item, folder in folders.items():
-        item.add_marker(pytest.mark.xdist_group(folder if folder == "slurm" else str(item.path)))
         if folder in WAITING and os.environ.get("CI"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     ranks = {folder: rank for rank, folder in enumerate(FIRST)}
