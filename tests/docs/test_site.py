@@ -11,6 +11,7 @@ import runpy
 import shutil
 import sys
 import threading
+import time
 import tomllib
 import urllib.parse
 from collections.abc import Iterator
@@ -196,8 +197,16 @@ def search(page: Any, address: str, words: str) -> list[str]:
     """The pages that the search lists, best first. A result has the words in its address, as `h`."""
     page.goto(f"{address}/index.html")
     page.wait_for_selector("header")
-    page.keyboard.press("Control+k")
-    page.wait_for_function("document.activeElement.shadowRoot || document.activeElement.tagName == 'INPUT'")
+
+    def has_field() -> bool:
+        """Whether the field of the search has the focus; the key does nothing before the script is loaded."""
+        has_focus = "() => !!document.activeElement.shadowRoot || document.activeElement.tagName == 'INPUT'"
+        if not page.evaluate(has_focus):
+            page.keyboard.press("Control+k")
+            page.wait_for_timeout(500)  # a second press would close it
+        return bool(page.evaluate(has_focus))
+
+    wait_until(has_field, what="the field of the search")
     page.keyboard.type(words)
     asked = urllib.parse.urlencode({"h": words})
 
@@ -205,4 +214,13 @@ def search(page: Any, address: str, words: str) -> list[str]:
         links = [urllib.parse.urlsplit(link) for link in page.evaluate(LINKS)]
         return [link.path.removeprefix("/") for link in links if link.query == asked]
 
-    return list(dict.fromkeys(wait_until(results, what=f"results of {words!r}")))
+    seen: list[tuple[float, list[str]]] = [(0.0, [])]
+
+    def settled() -> list[str]:
+        """The results, once they have been the same for a second: the search ranks them repeatedly."""
+        found = results()
+        if found != seen[-1][1]:
+            seen.append((time.monotonic(), found))
+        return found if time.monotonic() - seen[-1][0] > 1 else []
+
+    return list(dict.fromkeys(wait_until(settled, what=f"results of {words!r}")))
