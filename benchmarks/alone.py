@@ -213,15 +213,15 @@ def running(system: Alone) -> dict[str, Any]:
             system.start_filled()
             _sleepers(system, count)
             beside = [pid for pid in system.pids() if pid != system.pid]
-            before = _cpu_ns(system.pid), sum(map(_cpu_ns, beside))
+            before = cpu_seconds([system.pid]), cpu_seconds(beside)
             begin = time.perf_counter()
             time.sleep(IDLE_S)
-            share = 100 / ((time.perf_counter() - begin) * 1e9)
+            share = 100 / (time.perf_counter() - begin)
             found[f"{count} jobs, {shim} shims"] = {
                 "pss_mb_per_job": round((memory_mb(beside) - quiet) / count, 3),
                 "processes_per_job": round(len(beside) / count, 2),
-                "daemon_cpu_percent": round((_cpu_ns(system.pid) - before[0]) * share, 3),
-                "shims_cpu_percent": round((sum(map(_cpu_ns, beside)) - before[1]) * share, 3),
+                "daemon_cpu_percent": round((cpu_seconds([system.pid]) - before[0]) * share, 3),
+                "shims_cpu_percent": round((cpu_seconds(beside) - before[1]) * share, 3),
             }
     system.env_more = {}
     return found
@@ -239,14 +239,6 @@ def _sleepers(system: Alone, count: int) -> None:
         system.post(system.connection(), system.submission("exec sleep 600", count, cpus=0))
         assert wait_until(lambda: len(marked(system.mark)) >= count, 60)
     time.sleep(SETTLE_S)  # at first a job is looked at often
-
-
-def _cpu_ns(pid: int) -> int:
-    """CPU time in nanoseconds: ticks are too coarse for five hundred processes that do next to nothing."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
-    except OSError:
-        return 0
 
 
 QUESTIONS: dict[str, Callable[[Alone], dict[str, Any]]] = {

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.measure import describe_machine  # noqa: E402
+from benchmarks.measure import cpu_seconds, describe_machine  # noqa: E402
 
 EVERY_S = 0.005
 # Uninterrupted work of the loop is recorded from this much CPU time on.
@@ -116,8 +116,7 @@ class Daemon:
         self.socket = Path(address.read_text())
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds([self.process.pid])
 
     def peak_mib(self) -> float:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
