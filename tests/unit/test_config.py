@@ -171,7 +171,8 @@ def test_ignored_setting_is_reported(home):
 @pytest.mark.parametrize(
     ("text", "found"),
     [("0", (0,)), ("0,2", (0, 2)), ("0-3", (0, 1, 2, 3)), ("2,0-1,1", (0, 1, 2)), ("", None), ("a", None),
-     ("1-", None), ("-1", None), ("3-1", None), ("0,,1", None), ("9999", None), ("0-99999999", None)],
+     ("1-", None), ("-1", None), ("3-1", None), ("0,,1", None), ("9999", (9999,)),
+     ("10000", None), ("9999-10000", None), ("0-99999999", None)],
 )  # fmt: skip
 def test_gpu_indices_are_parsed(text, found):
     assert parse_indices(text) == found

@@ -21,6 +21,10 @@ def test_simulated_gpus_as_requested(text, gigabytes):
     assert [gpu.memory_mib for gpu in simulated_gpus(text)] == [size * 1024 for size in gigabytes]
 
 
+def test_ten_thousand_gpus_may_be_simulated():
+    assert len(simulated_gpus("9999x80G,1x24G")) == 10_000
+
+
 def test_simulated_gpus_say_that_they_are():
     gpus = simulated_gpus("2x80G,1x24G")
     assert all(gpu.simulated and "simulated" in gpu.uuid and "Simulated" in gpu.model for gpu in gpus)

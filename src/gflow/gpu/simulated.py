@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gflow.core.model import Gpu
 from gflow.errors import UsageError
+from gflow.options.lists import GPU_MOST
 
-MOST = 1024
+MOST = GPU_MOST
 
 
 def simulated_gpus(text: str) -> tuple[Gpu, ...]:

@@ -164,7 +164,8 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
 }
 
 
-GPU_MOST = 1024
+# Indices of GPUs are below this, and so many may be simulated.
+GPU_MOST = 10_000
 
 
 def parse_indices(text: str) -> tuple[int, ...] | None:
