@@ -65,12 +65,16 @@ coverage: $(TOOLS)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
 	$(BIN)/coverage combine -q && $(BIN)/coverage report
 
-# The sizes of the growth curves; fewer take less time: make bench SIZES=1000,10000
+# About half an hour on two cores. Less: make bench ROUNDS=1 SIZES=1000,10000 BULK=10000
+ROUNDS := 3
+# Waiting jobs of the growth curves, and jobs that one client changes at a time.
 SIZES := 1000,10000,100000,1000000
+BULK := 1000000
+PEERS := ours,ours-system,gflow-process,tsp,hyperqueue,slurm
 bench: $(STAMP)          ## compare with other schedulers on this machine, write docs/benchmarks.md
-	benchmarks/run -s ours,gflow-process,tsp,hyperqueue -t cli,start,start_open,throughput,gap,durable,timelimit
-	benchmarks/run -s ours -t scale,gpus --rounds 1 sizes=$(SIZES) -o .bench/growth.json
-	.bench/ours-venv/bin/python3 -m benchmarks.bulk --json .bench/bulk.json
+	benchmarks/run -s $(PEERS) -t cli,start,start_open,throughput,gap,submit,durable,timelimit --rounds $(ROUNDS)
+	benchmarks/run -s ours -t scale,gpus --rounds 1 sizes=$(SIZES) idle_s=10 -o .bench/growth.json
+	benchmarks/run bulk --jobs $(BULK) -t submit,array,queue-all,queue-20,update,cancel --json .bench/bulk.json
 	$(PYTHON) -m benchmarks.page
 
 # Needs node. The built files are in the repository: a test compares them with the sources.

@@ -7,6 +7,7 @@
     runqd      the adapters of gflow in Rust
     spooler    the adapter of task-spooler
     hq         the adapter of HyperQueue
+    slurm      the adapter of Slurm
     measure    clocks, samples, processes
     report     the tables
 

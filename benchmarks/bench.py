@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import hq, ours, runqd, spooler  # noqa: F401  (they register themselves)
+from benchmarks import hq, ours, runqd, slurm, spooler  # noqa: F401  (they register themselves)
 from benchmarks.measure import NotOffered, Sample, Settings, describe_machine
 from benchmarks.report import WHOLE, table
 from benchmarks.systems import ROOT, SYSTEMS, System

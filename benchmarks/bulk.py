@@ -1,9 +1,10 @@
 """Measure the latency of other clients while one client submits, changes or lists 100,000 jobs.
 
-    python3 -m benchmarks.bulk                      # this repository's daemon
+    benchmarks/run bulk                             # this repository's daemon
+    benchmarks/run bulk --jobs 1000000 -t submit,queue-all,cancel
     python3 -m benchmarks.bulk --python OTHER/bin/python --jobs 10000 -t submit,cancel
 
-During each request a second client gets /info every 5 ms. Figures: duration of the request; maximum and
+More than 100,000 jobs are submitted and changed in several requests, because one request takes no more. During each request a second client gets /info every 5 ms. Figures: duration of the request; maximum and
 99th percentile of the second client's latency; longest uninterrupted work of the daemon's loop, in CPU time
 (independent of other load on the machine); the daemon's CPU time and peak memory. See README.md.
 """
@@ -35,7 +36,9 @@ EVERY_S = 0.005
 # Uninterrupted work of the loop is recorded from this much CPU time on.
 NOTED_S = 0.005
 TURNS = "BULK_TURNS"
-TRIALS = ("submit", "sweep", "array", "list", "first5", "hold", "release", "update", "cancel")
+# The most jobs of one request.
+BATCH = 100_000
+TRIALS = ("submit", "sweep", "array", "list", "queue-all", "queue-20", "hold", "release", "update", "cancel")
 
 
 class Figures(NamedTuple):
@@ -105,6 +108,8 @@ class Daemon:
         self.socket = home / "run" / "gflow.sock"
         self.socket.parent.mkdir()
         env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", TURNS: str(self.turns)}
+        self.env = {name: text for name, text in env.items() if name != TURNS}
+        self.bin = Path(python).parent
         command = [python, str(Path(__file__).resolve()), "daemon", "--cpus", "1"]
         self.log = (folder / "log").open("w")
         self.process = subprocess.Popen(command, env=env, cwd=folder, stdout=self.log, stderr=self.log)
@@ -193,30 +198,41 @@ def job(number: int, **options: Any) -> dict[str, Any]:
     return {"command": command, "cwd": "/tmp", "options": {"cpus": 1, "time": "2:00:00", **options}}
 
 
-def must(one: Daemon, what: str, body: bytes) -> None:
-    status, content = ask(one.socket, "POST", what, body)
-    if status not in (200, 201):
-        raise SystemExit(f"{what}: {status} {content[:300]!r}")
+def must(one: Daemon, what: str, *bodies: bytes) -> None:
+    """Post these bodies one after the other."""
+    for body in bodies:
+        status, content = ask(one.socket, "POST", what, body)
+        if status not in (200, 201):
+            raise SystemExit(f"{what}: {status} {content[:300]!r}")
 
 
 def works(one: Daemon, count: int) -> dict[str, Callable[[], None]]:
-    """Each trial by name; they build on each other in this order."""
-    everything = json.dumps({"jobs": [f"2-{count}"]}).encode()
-    update = json.dumps({"jobs": [f"2-{count}"], "options": {"priority": 20}}).encode()
-    body = submission([job(number) for number in range(count)])
-    sweep = submission([job(0) | {"options": {"param": f"s=1:{min(count, 10_000)}", "hold": True}}])
-    array = submission([job(0, array=f"1-{count}", hold=True)])
+    """Each trial by name; they build on each other in this order. The first job runs, the others wait."""
+    ranges = [f"{first}-{min(first + BATCH - 1, count)}" for first in range(2, count + 1, BATCH)]
+    named = [json.dumps({"jobs": [each]}).encode() for each in ranges]
+    update = [json.dumps({"jobs": [each], "options": {"priority": 20}}).encode() for each in ranges]
+    parts = [range(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
+    bodies = [submission([job(number) for number in part]) for part in parts]
+    sweep = [submission([job(0) | {"options": {"param": f"s=1:{min(count, 10_000)}", "hold": True}}])]
+    array = [submission([job(0, array=f"1-{min(count, BATCH)}", hold=True)])]
     return {
-        "submit": lambda: must(one, "/jobs", body),
-        "sweep": lambda: must(one, "/jobs", sweep),
-        "array": lambda: must(one, "/jobs", array),
+        "submit": lambda: must(one, "/jobs", *bodies),
+        "sweep": lambda: must(one, "/jobs", *sweep),
+        "array": lambda: must(one, "/jobs", *array),
         "list": lambda: none(ask(one.socket, "GET", "/jobs")),
-        "first5": lambda: none(ask(one.socket, "GET", "/jobs?limit=5")),
-        "hold": lambda: must(one, "/jobs/hold", everything),
-        "release": lambda: must(one, "/jobs/release", everything),
-        "update": lambda: must(one, "/jobs/update", update),
+        "queue-all": lambda: command(one, "gqueue", "-a"),
+        "queue-20": lambda: command(one, "gqueue", "-n", "20", times=20),
+        "hold": lambda: must(one, "/jobs/hold", *named),
+        "release": lambda: must(one, "/jobs/release", *named),
+        "update": lambda: must(one, "/jobs/update", *update),
         "cancel": lambda: must(one, "/jobs/cancel", b'{"all": true}'),
     }
+
+
+def command(one: Daemon, name: str, *words: str, times: int = 1) -> None:
+    """Run a command of the installation, without its output."""
+    for _ in range(times):
+        subprocess.run([one.bin / name, *words], env=one.env, check=True, stdout=subprocess.DEVNULL)
 
 
 def none(_: object) -> None:
@@ -233,8 +249,10 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{options.jobs:,} jobs         took s   longest   p99  one go CPU ms   CPU s   peak MiB   asked")
     load, rows = [os.getloadavg()[0]], {}
-    with daemon(options.python) as one:
+    with daemon(os.path.abspath(options.python)) as one:
         todo = works(one, options.jobs)
+        if unknown := [name for name in options.trials.split(",") if name not in todo]:
+            parser.error(f"no trial {unknown[0]!r}; there are {', '.join(todo)}")
         for name in options.trials.split(","):
             row = rows[name] = measured(one, todo[name], is_verbose=options.verbose)
             print(
@@ -242,9 +260,9 @@ def main() -> None:
                 f"{row.turn:>14.0f} {row.cpu / 1000:>7.1f} {row.peak:>10.0f} {row.asked:>7}",
                 flush=True,
             )
-    if options.json:
-        load.append(os.getloadavg()[0])
-        write_json(options.json, options.jobs, rows, load)
+            load.append(os.getloadavg()[0])
+            if options.json:
+                write_json(options.json, options.jobs, rows, load)
 
 
 def write_json(path: Path, jobs: int, rows: dict[str, Figures], load: list[float]) -> None:

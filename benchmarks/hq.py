@@ -51,6 +51,7 @@ class HyperQueue(System):
 
     name = "hyperqueue"
     many = 64
+    at_most = {"cli": 5, "submit": 20, "start": 10}  # each submission starts an interpreter
 
     def __init__(self) -> None:
         super().__init__()

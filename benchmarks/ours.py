@@ -131,6 +131,9 @@ class Ours(System):
     def cmd_queue(self) -> list[str]:
         return [f"{self.bin}/gqueue"]
 
+    def cmd_queue_of(self, rows: int) -> list[str]:
+        return [f"{self.bin}/gqueue", "-n", str(rows)]
+
     def cmd_info(self) -> list[str]:
         return [f"{self.bin}/ginfo"]
 

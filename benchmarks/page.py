@@ -2,8 +2,9 @@
 
     python3 -m benchmarks.page [FOLDER]        reads FOLDER (.bench), writes docs/benchmarks.md and its curves
 
-Read are `out.json` (side by side), and if they exist `growth.json` (`scale` of this gflow with several sizes) and
-`bulk.json` (`benchmarks.bulk --json`). `make bench` makes all of them first.
+Read are `out.json` (side by side), and if they exist `growth.json` (`scale` and `gpus` of this gflow) and `bulk.json`
+(`benchmarks.bulk --json`). `make bench` makes all of them first. Tables of measurements that need a trace, a GPU or hours
+are copied from the documents that explain them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.report import US, number
 
@@ -28,7 +30,7 @@ TITLES = {
     "timelimit": "Jobs with a time limit",
 }  # fmt: skip
 NAMES = {
-    "ours": "gflow", "gflow-process": "runqd (processes)", "gflow-tmux": "runqd (tmux)", "tsp": "task-spooler",
+    "ours": "gflow", "ours-system": "gflow, system mode", "slurm": "Slurm", "gflow-process": "runqd (processes)", "gflow-tmux": "runqd (tmux)", "tsp": "task-spooler",
     "hyperqueue": "HyperQueue (Python binding)",
 }  # fmt: skip
 # Figures of the trial `scale` that grow with the number of waiting jobs: name, what it is, whether it is the
@@ -37,7 +39,8 @@ GROWING = (
     ("submit", "submit, per job", True),
     ("start of one more", "submit to start of one more job", False),
     ("CPU of one more", "CPU of one more job, daemon", False),
-    ("queue", "gqueue", False),
+    ("queue of 20", "gqueue -n 20", False),
+    ("queue", "gqueue, which lists all of them", False),
     ("memory", "memory above the empty daemon, per job", True),
 )
 # The same of the trial `gpus`, by the number of GPUs.
@@ -46,7 +49,56 @@ GPUS_GROWING = (
     ("CPU of one more", "CPU of one job, daemon", False),
     ("info", "ginfo", False),
 )
+# Trials of `benchmarks.bulk` in the words of a reader.
+REQUESTS = {
+    "submit": "submit all, {batch:,} in a request", "sweep": "submit a sweep of {sweep:,}",
+    "array": "submit an array of {batch:,}", "list": "list all, JSON", "queue-all": "`gqueue -a`", "queue-20": "`gqueue -n 20`, 20 times", "hold": "hold all",
+    "release": "release all", "update": "change the priority of all", "cancel": "`gcancel --all`",
+}  # fmt: skip
+# No client may wait longer for the daemon than this.
+STALL_MS = 50
 Point = tuple[int, float]
+
+
+class Copied(NamedTuple):
+    """A table of another document: its title here, the document, the text before it, and the command that makes it."""
+
+    title: str
+    document: str
+    after: str
+    command: str
+    note: str
+
+
+POLICIES = (
+    Copied(
+        "The traces on which the defaults were chosen", "docs/scheduling.md", "## Measurements behind the defaults",
+        "python -m benchmarks.philly philly.csv --seeds 15",
+        "Nine pools of Microsoft's Philly cluster. Figures are ratios to `greedy` (in order, and every job that fits starts);"
+        "\nbelow 1 is better. The settings were chosen with the arrivals of five of the 15 runs.",
+    ),
+    Copied(
+        "Other traces", "docs/scheduling.md", "### Other traces",
+        "python -m benchmarks.philly alibaba_openb_pods.csv whole --seeds 5",
+        "No setting was chosen on the first. The second was looked at while rules between users were written.",
+    ),
+    Copied(
+        "Users who harm others", "benchmarks/README.md", "## Fairness", "python -m benchmarks.fairness --policies slurm,ours",
+        "Mean wait of the victims in hours, without > with the harmful work (longest).",
+    ),
+)  # fmt: skip
+MEMORY = (
+    Copied(
+        "Cases that were looked at during development", "benchmarks/fit_cases.md", "# Predicted and measured",
+        "python benchmarks/fit_cases.py --rows benchmarks/fit_cases_predicted.jsonl "
+        "--tracker benchmarks/fit_cases_tracker.jsonl --write benchmarks/fit_cases.md",
+        "Errors against what an H200 measured.",
+    ),
+    Copied(
+        "Cases that were predicted before they were measured", "docs/fit.md", "## Accuracy on new cases",
+        "python benchmarks/fit_proof.py compare", "Chosen after the code was finished.",
+    ),
+)  # fmt: skip
 
 
 def main(folder: Path) -> int:
@@ -82,7 +134,8 @@ def page(
     yield from ("measures is in `benchmarks/README.md`.", "")
     yield from ("## Side by side", "", *circumstances(run), "")
     yield from (command("benchmarks/run", run), "", *versions(run), "")
-    yield from ("Cells are medians, with the least value in brackets. `-`: not offered.", "")
+    yield "Cells are medians, with the least value in brackets. `-`: not offered; a system that does not offer the whole"
+    yield from ("trial has no column.", "")
     yield from side_by_side(run["results"])
     if growth and curves:
         yield from ("## Growth", "", *circumstances(growth), "", command("benchmarks/run", growth), "")
@@ -95,11 +148,26 @@ def page(
             yield from ("By the number of (simulated) GPUs:", "", *growth_table(by_gpus), "")
     if bulk:
         yield from ("## What others wait for", "", *circumstances(bulk), "", *bulk_table(bulk), "")
-    yield from ("## Other measurements", "", "| what | where |", "|---|---|")
-    yield "| waits under other policies, on public traces | [scheduling.md](scheduling.md) |"
-    yield "| predicted and measured memory of training runs | [fit.md](fit.md) |"
-    yield "| expected and real starts, causes of failures, the web page | `benchmarks/README.md` |"
-    yield ""
+    yield from ("## Waits under other policies", "")
+    yield from ("[scheduling.md](scheduling.md#measurements-behind-the-defaults) explains the traces and the rules.", "")
+    for one in POLICIES:
+        yield from copied(one)
+    yield from ("## Predicted memory of training runs", "")
+    yield from ("[fit.md](fit.md#accuracy) explains the estimators and the cases.", "")
+    for one in MEMORY:
+        yield from copied(one)
+    yield from ("## More", "")
+    yield "Expected and real starts: [scheduling.md](scheduling.md#accuracy). Causes of failures, `gflow top`, the web page,"
+    yield from ("Slurm behind an SSH login: `benchmarks/README.md`.", "")
+
+
+def copied(one: Copied) -> Iterator[str]:
+    """A table of another document, with its circumstances and command."""
+    yield from (f"### {one.title}", "", one.note, "", f"Repeat: `{one.command}`", "")
+    text = (DOCS.parent / one.document).read_text()
+    lines = text[text.index(f"{one.after}") :].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    yield from (*takewhile(lambda line: line.startswith("|"), lines[start:]), "")
 
 
 def circumstances(run: dict[str, Any]) -> list[str]:
@@ -138,8 +206,10 @@ def versions(run: dict[str, Any]) -> list[str]:
 
 def side_by_side(results: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
     """A table for each trial: medians, with the least in brackets where there are several samples."""
-    systems = list(results)
     for trial in results[US]:
+        systems = [name for name in results if has_figures(results[name].get(trial, {}))]
+        if not systems:
+            continue
         yield from (f"### {TITLES.get(trial, trial)}", "")
         yield f"| | {' | '.join(NAMES.get(name, name) for name in systems)} |"
         yield "|---|" + "---|" * len(systems)
@@ -150,6 +220,10 @@ def side_by_side(results: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]
             cells = [cell(results[system].get(trial, {}).get(name, "n/a")) for system in systems]
             yield f"| {name}{unit(results, trial, name)} | {' | '.join(cells)} |"
         yield ""
+
+
+def has_figures(figures: dict[str, Any]) -> bool:
+    return any(isinstance(value, dict) and value["n"] for value in figures.values())
 
 
 def cell(value: dict[str, Any] | str) -> str:
@@ -168,13 +242,20 @@ def unit(results: dict[str, dict[str, dict[str, Any]]], trial: str, name: str) -
 
 
 def bulk_table(bulk: dict[str, Any]) -> Iterator[str]:
+    rows = bulk["rows"]
+    sizes = {"batch": min(bulk["jobs"], 100_000), "sweep": min(bulk["jobs"], 10_000)}
+    titles = {name: REQUESTS.get(name, name).format(**sizes) for name in rows}
     yield f"One client changes or lists {bulk['jobs']:,} jobs, a second asks for `/info` every 5 ms."
-    yield from (f"Repeat: `python3 -m benchmarks.bulk --jobs {bulk['jobs']}`", "")
+    yield from (f"Repeat: `benchmarks/run bulk --jobs {bulk['jobs']} -t {','.join(rows)}`", "")
     yield "| request | took, s | longest wait of the second client, ms | 99 % of its waits, ms | longest turn of the loop, CPU ms |"
     yield "|---|---|---|---|---|"
-    for name, row in bulk["rows"].items():
+    for name, row in rows.items():
         cells = (row["took"] / 1000, row["longest"], row["p99"], row["turn"])
-        yield f"| {name} | {' | '.join(map(number, cells))} |"
+        yield f"| {titles[name]} | {' | '.join(map(number, cells))} |"
+    worst = max(rows, key=lambda name: rows[name]["longest"])
+    longest = rows[worst]["longest"]
+    verdict = "within" if longest <= STALL_MS else "not within"
+    yield from ("", f"The longest wait of all is {number(longest)} ms ({titles[worst]}), {verdict} the aim of {STALL_MS} ms.")
 
 
 # ---------------------------------------------------------------- growth

@@ -3,7 +3,7 @@
     python -m benchmarks.philly philly.csv                     all rows
     python -m benchmarks.philly philly.csv default --seeds 5   one row, the mean of five jitters of the arrivals
     python -m benchmarks.philly philly.csv default --pools 103959,0e4a51
-    python -m benchmarks.philly hpc2n.swf real-limits          a trace with its users and the limits they gave
+    python -m benchmarks.philly hpc2n.swf whole                a trace with its users and the limits they gave
 
 A figure is the geometric mean over the pools of (ours + 60 s) / (greedy + 60 s); below 1 ours waits less. Every pool has
 as many GPUs as give the offered load, and never fewer than its widest job needs.
@@ -56,8 +56,9 @@ ROWS = {
     "users-8-gpu-box": Row("ours", box=8, users=True),
     "e13805": Row("ours", pools=("e13805",)),
     "predictor-alone": Row("unprotected"),
-    "real-limits": Row("ours", pools=("",)),
-    "real-easy": Row("easy", pools=("",)),
+    # A whole trace as one pool, with its users and limits if it has them.
+    "whole": Row("ours", pools=("",)),
+    "whole-easy": Row("easy", pools=("",)),
     "fifo": Row("fifo"),
     "easy-perfect": Row("easy-perfect"),
     "easy-limits": Row("easy", limits=True),

@@ -101,6 +101,10 @@ class System:
     def cmd_queue(self) -> list[str]:
         raise NotOffered("no command for it")
 
+    def cmd_queue_of(self, rows: int) -> list[str]:
+        """Hook: list no more than this many jobs."""
+        raise NotOffered("no command for it")
+
     def cmd_info(self) -> list[str]:
         raise NotOffered("no command for it")
 

@@ -24,6 +24,8 @@ from benchmarks.measure import (
 )
 from benchmarks.systems import System
 
+# How often the start of one more job is measured in a large queue.
+LATE = 10
 Figures = Iterator[tuple[str, Sample | str]]
 Trial = Callable[[System, Settings], Figures]
 TRIALS: dict[str, Trial] = {}
@@ -44,7 +46,7 @@ def command_times(system: System, command: list[str], count: int) -> Sample:
 @trial
 def cli(system: System, settings: Settings) -> Figures:
     """How long do commands take, alone and with jobs waiting?"""
-    count = settings.number("cli_n", 20, quick=10)
+    count = settings.number("cli_n", 20, quick=10, at_most=system.at_most.get("cli"))
     system.start(slots=1)
     yield "help", or_not_offered(lambda: command_times(system, system.cmd_help(), count))
     yield "queue", or_not_offered(lambda: command_times(system, system.cmd_queue(), count))
@@ -68,7 +70,7 @@ def cli(system: System, settings: Settings) -> Figures:
 @trial
 def submit(system: System, settings: Settings) -> Figures:
     """How many jobs can be submitted in a second, by a shell loop and in bulk?"""
-    count = settings.number("submit_n", 200, quick=50)
+    count = settings.number("submit_n", 500, quick=50, at_most=system.at_most.get("submit"))
     system.start(slots=1, hold=True)
     command = or_command(system.cmd_submit_blocked) or system.cmd_submit("sleep 600")
     begin = time.perf_counter()
@@ -175,6 +177,7 @@ def at_size(system: System, settings: Settings, size: int) -> Figures:
     yield f"{size}: submit", Sample([system.bulk(size, "true", "blocked")], "s")
     yield f"{size}: memory", Sample([memory_mb(system.pids())], "MB")
     yield f"{size}: queue", or_not_offered(lambda: command_times(system, system.cmd_queue(), 5))
+    yield f"{size}: queue of 20", or_not_offered(lambda: command_times(system, system.cmd_queue_of(20), 5))
     yield f"{size}: memory after queue", Sample([memory_mb(system.pids())], "MB")
     time.sleep(1)
     before, begin = cpu_seconds(system.pids()), time.monotonic()
@@ -189,7 +192,7 @@ def at_size(system: System, settings: Settings, size: int) -> Figures:
 @trial
 def gpus(system: System, settings: Settings) -> Figures:
     """What does the number of GPUs cost: memory, a listing of them, and the start of a job on one?"""
-    for count in settings.numbers("gpu_counts", (1, 10, 100, 1000), quick=(1, 100)):
+    for count in settings.numbers("gpu_counts", (1, 10, 100, 1000, 10_000), quick=(1, 100)):
         system.start_with_gpus(count)
         yield f"{count}: memory", Sample([memory_mb(system.pids())], "MB")
         yield f"{count}: info", or_not_offered(lambda: command_times(system, system.cmd_info(), 5))
@@ -197,16 +200,16 @@ def gpus(system: System, settings: Settings) -> Figures:
 
 
 def one_more(system: System, size: int, submit: Callable[[str], None]) -> Figures:
-    """The start of one job, five times, and the CPU time of the daemon for it."""
-    seconds, cpu = [], []
-    for i in range(5):
+    """The start of one job, several times, and the CPU time of the daemon, without its helpers, for it."""
+    seconds, cpu, daemon = [], [], system.pids()[:1]
+    for i in range(LATE):
         file = system.work / f"late-{i}"
-        before, begin_ns = cpu_seconds(system.pids()), time.time_ns()
+        before, begin_ns = cpu_seconds(daemon), time.time_ns()
         submit(f"date +%s%N > {file}")
         if wait_until(lambda: stamps(file), 30, 0.005):
             seconds.append((stamps(file)[0] - begin_ns) / 1e9)
         time.sleep(0.5)
-        cpu.append((cpu_seconds(system.pids()) - before) * 1e3)
+        cpu.append((cpu_seconds(daemon) - before) * 1e3)
     yield f"{size}: start of one more", milliseconds(seconds)
     yield f"{size}: CPU of one more", Sample(cpu, "ms")
 

@@ -16,35 +16,22 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gflow.job_states import FINAL_NAMES
 from gflow.targets.local.cgroups import find_layers, remove_layers
 from tests import daemon_fork
+from tests.waiting import wait_until as wait_until
 
-T = TypeVar("T")
 BIN = Path(sys.executable).parent
 PROGRAM = [sys.executable, "-m", "gflow", "gflowd", "run"]
 
 
 # The longest start of a daemon: the host of the machine may take most of its CPU time.
 START_S = 90.0
-
-
-def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
-    """The first true value of `condition`; fails the test when it never comes."""
-    end = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {timeout_s} s in vain for {what or condition}")
-        time.sleep(0.01)
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.harness import wait_until
+from tests.waiting import wait_until
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 NEEDED_FOR_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
@@ -33,8 +33,11 @@ def lacks(*, accounting: bool = False) -> str:
 class Cluster:
     """`nodes` nodes with `gpus` GPUs each. `start` and `stop`; single parts can be killed and come back."""
 
-    def __init__(self, root: Path, nodes: int = 4, gpus: int = 4, *, accounting: bool = False) -> None:
+    def __init__(
+        self, root: Path, nodes: int = 4, gpus: int = 4, *, cpus: int = 8, accounting: bool = False
+    ) -> None:
         self.root, self.nodes, self.gpus, self.accounting = root, nodes, gpus, accounting
+        self.cpus = cpus
         self.me = "root" if os.getuid() == 0 else str(os.getuid())
         self.port = _free_block(nodes + 4)
         self.conf = root / "slurm.conf"
@@ -238,6 +241,7 @@ class Cluster:
         values = {
             "root": root, "host": HOST, "me": self.me, "port": self.port, "first": self.port + 1,
             "socket": self._munge_socket(), "many": many, "where": where, "ports": ports, "gpus": self.gpus,
+            "cpus": self.cpus,
             "accounting": ACCOUNTING if self.accounting else NO_ACCOUNTING, "dbd": self.port + self.nodes + 2,
             "db": self.port + self.nodes + 1,
         }  # fmt: skip
@@ -342,7 +346,7 @@ JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=DEFAULT Feature=ib,big
-NodeName=node{many} NodeHostname={where} Port={ports} CPUs=8 RealMemory=16000 Gres=gpu:a100:{gpus}
+NodeName=node{many} NodeHostname={where} Port={ports} CPUs={cpus} RealMemory=16000 Gres=gpu:a100:{gpus}
 PartitionName=main Nodes=ALL Default=YES MaxTime=7-0 DefaultTime=1:0:0 PriorityTier=10 PreemptMode=OFF
 PartitionName=high Nodes=ALL MaxTime=1-0 DefaultTime=1:0:0 PriorityTier=100 PreemptMode=OFF
 PartitionName=low Nodes=ALL MaxTime=7-0 DefaultTime=1:0:0 PriorityTier=1 PreemptMode=REQUEUE GraceTime=10

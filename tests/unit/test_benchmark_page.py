@@ -31,6 +31,7 @@ SCALE = {
     "1000: submit": figure(0.1, "s"), "1000000: submit": figure(100, "s"),
     "1000: memory": figure(41, "MB"), "1000000: memory": figure(1040, "MB"),
     "1000: CPU of one more": figure(2.0), "1000000: CPU of one more": figure(4.0),
+    "1000: queue of 20": figure(5.0), "1000000: queue of 20": figure(5.0),
     "1000: queue": figure(10.0), "1000000: queue": figure(10_000.0),
     "1000: idle CPU": figure(0.1, "%"),
 }  # fmt: skip
@@ -46,7 +47,7 @@ def test_growth_is_of_one_event_and_without_the_empty_daemon() -> None:
     curves = page.growth_curves(SCALE)
     assert curves["submit, per job"] == [(1000, 0.1), (1_000_000, 0.1)]
     assert curves["memory above the empty daemon, per job"] == [(1000, 1.0), (1_000_000, 1.0)]
-    assert math.isclose(page.exponent(curves["gqueue"]), 1.0)
+    assert math.isclose(page.exponent(curves["gqueue, which lists all of them"]), 1.0)
     rows = list(page.growth_table(curves))
     assert "| CPU of one more job, daemon, ms | 2 | 4 | 0.10 | 2.0 |" in rows
 
@@ -61,7 +62,10 @@ def test_growth_by_gpus_is_a_table_of_its_own() -> None:
 def test_page_has_circumstances_figures_and_commands() -> None:
     results = {"ours": {"gap": {"idle": figure(5.0, least=4.0)}}, "tsp": {"gap": {"idle": "n/a: no"}}}
     text = "\n".join(page.page(run(results, [0.2, 0.4]), None, {}, None))
-    assert "| idle, ms | 5 (4) | - |" in text and "2026-11-19, Linux 6 x86_64, 2 cores" in text
+    assert (
+        "| | gflow |\n|---|---|\n| idle, ms | 5 (4) |" in text
+        and "2026-11-19, Linux 6 x86_64, 2 cores" in text
+    )
     assert "Repeat: `benchmarks/run -s ours,tsp -t gap --rounds 2`" in text
     assert "busy" not in text and "## Growth" not in text
 
@@ -75,4 +79,37 @@ def test_curves_are_a_drawing_with_a_line_for_each() -> None:
     curves = page.growth_curves(SCALE)
     drawing = ElementTree.fromstring(page.draw(curves))
     lines = [one for one in drawing.iter("{http://www.w3.org/2000/svg}polyline") if one.get("fill") == "none"]
-    assert len(lines) == len(curves) == 4
+    assert len(lines) == len(curves) == 5
+
+
+def test_a_system_has_a_column_where_it_has_a_figure() -> None:
+    results = {
+        "ours": {"gap": {"idle": figure(5.0), "never ended": "n/a: no"}, "limit": {"all": "n/a: no"}},
+        "slurm": {"gap": {"idle": "n/a: slow", "never ended": figure(1, "jobs")}, "limit": {}},
+        "tsp": {"gap": {"all": "n/a: tsp is not installed"}, "limit": {}},
+    }
+    rows = list(page.side_by_side(results))
+    assert "| | gflow | Slurm |" in rows and "| idle, ms | 5 | - |" in rows
+    assert not [row for row in rows if "limit" in row]
+
+
+def test_waits_of_a_second_client_are_judged() -> None:
+    row = {"took": 2000.0, "longest": 30.0, "p99": 10.0, "turn": 8.0}
+    bulk = {"jobs": 20_000, "rows": {"array": row, "queue-all": row | {"longest": 70.0}}}
+    rows = list(page.bulk_table(bulk))
+    assert (
+        "| submit an array of 20,000 | 2 | 30 | 10 | 8 |" in rows
+        and "| `gqueue -a` | 2 | 70 | 10 | 8 |" in rows
+    )
+    assert rows[-1] == "The longest wait of all is 70 ms (`gqueue -a`), not within the aim of 50 ms."
+    assert rows[1] == "Repeat: `benchmarks/run bulk --jobs 20000 -t array,queue-all`"
+
+
+def test_copied_tables_are_those_of_the_documents() -> None:
+    for one in page.POLICIES + page.MEMORY:
+        lines = list(page.copied(one))
+        table = [line for line in lines if line.startswith("|")]
+        assert len(table) >= 4 and "\n".join(table) in (page.DOCS.parent / one.document).read_text()
+        assert any(one.command in line for line in lines)
+    (first,) = [one for one in page.POLICIES if one.title == "Other traces"]
+    assert any(line.startswith("| HPC2N") for line in page.copied(first))
