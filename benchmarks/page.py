@@ -1,6 +1,8 @@
 """Write the benchmark page of the documentation from the figures of runs.
 
-    python3 -m benchmarks.page [FOLDER]        reads FOLDER (.bench), writes docs/benchmarks.md and its curves
+    python3 -m benchmarks.page [FOLDER]        reads FOLDER (.bench), writes docs/benchmarks.md, its curves, and the
+                                               measured rows of README.md
+    python3 -m benchmarks.page --readme        writes these rows from docs/benchmarks.md as it is
 
 Read are `out.json` (side by side), and if they exist `growth.json` (`scale` and `gpus` of this gflow) and `bulk.json`
 (`benchmarks.bulk --json`). `make bench` makes all of them first. Tables of measurements that need a trace, a GPU or hours
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -20,6 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.report import US, number
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+README = DOCS.parent / "README.md"
 CURVES = "images/benchmarks-growth.svg"
 # Trials in the words of a reader; others are shown by their name.
 TITLES = {
@@ -112,7 +116,7 @@ def main(folder: Path) -> int:
         (DOCS / CURVES).write_text(draw(curves))
     (DOCS / "benchmarks.md").write_text("\n".join(page(found["out"], found["growth"], curves, found["bulk"])))
     print(DOCS / "benchmarks.md")
-    return 0
+    return write_readme()
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -258,6 +262,66 @@ def bulk_table(bulk: dict[str, Any]) -> Iterator[str]:
     yield from ("", f"The longest wait of all is {number(longest)} ms ({titles[worst]}), {verdict} the aim of {STALL_MS} ms.")
 
 
+# ---------------------------------------------------------------- the README
+
+
+class Measured(NamedTuple):
+    """A row of the comparison in the README: its title, and the trial and the row (a pattern) of the page."""
+
+    title: str
+    trial: str
+    figure: str
+    unit: str
+
+
+# "{}" is the number in the name of the row: `lost of 200, blocked, jobs`.
+MEASURED = (
+    Measured("submit a job by a command", "cli", "submit true, ms", "ms"),
+    Measured("from that command to the start of the job", "start", "latency, ms", "ms"),
+    Measured("pause between two jobs of a slot", "gap", "idle, ms", "ms"),
+    Measured("jobs that do nothing, per second", "throughput", r"rate, jobs/s \(more is better\)", ""),
+    Measured("acknowledged jobs lost by kill -9, of {} waiting", "durable", r"lost of (\d+), blocked, jobs", ""),
+    Measured("run time of a job with a limit of {} s", "timelimit", r"run time at (\d+) s, s", "s"),
+)
+# The systems of the comparison, as the page has them; None: not measured.
+COLUMNS = ("gflow", "runqd (processes)", "Slurm", "task-spooler", "HyperQueue (Python binding)", None)
+MARK = "²"
+MEASURED_ROWS = re.compile(rf"(^\| [^|]*{MARK} \|.*\n)+", re.MULTILINE)
+
+
+def write_readme() -> int:
+    """Replace the measured rows of the README by those of the page."""
+    try:
+        rows = "".join(f"{row}\n" for row in readme_rows((DOCS / "benchmarks.md").read_text()))
+    except LookupError as error:
+        print(f"README.md is as it was: {error}", file=sys.stderr)
+        return 1
+    README.write_text(MEASURED_ROWS.sub(lambda _: rows, README.read_text(), count=1))
+    print(README)
+    return 0
+
+
+def readme_rows(text: str) -> Iterator[str]:
+    """The measured rows of the README, made of the medians of the page."""
+    for row in MEASURED:
+        systems, cells, number_in_name = measured_cells(text, row)
+        found = dict(zip(systems, cells, strict=False))
+        shown = [found.get(name or "", "-").partition(" (")[0] for name in COLUMNS]
+        values = ["" if value == "-" else f" {value} {row.unit}".rstrip() for value in shown]
+        yield f"| {row.title.format(number_in_name)}{MARK} |" + "".join(f"{value} |" for value in values)
+
+
+def measured_cells(text: str, row: Measured) -> tuple[list[str], list[str], str]:
+    """The systems and the cells of a row of the page, and the number in the name of the row."""
+    _, _, section = text.partition(f"### {TITLES[row.trial]}\n")
+    table = [line for line in section.partition("\n##")[0].splitlines() if line.startswith("| ")]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    for name, *cells in lines[1:]:
+        if match := re.fullmatch(row.figure, name):
+            return lines[0][1:], cells, match.group(1) if match.groups() else ""
+    raise LookupError(f"docs/benchmarks.md has no row {row.figure!r} below {TITLES[row.trial]!r}")
+
+
 # ---------------------------------------------------------------- growth
 
 
@@ -358,4 +422,7 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".bench")))
+    if sys.argv[1:] == ["--readme"]:
+        sys.exit(write_readme())
+    else:
+        sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ".bench")))

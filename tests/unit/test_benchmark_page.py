@@ -6,6 +6,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
+import pytest
 from benchmarks import page
 
 
@@ -113,3 +114,25 @@ def test_copied_tables_are_those_of_the_documents() -> None:
         assert any(one.command in line for line in lines)
     (first,) = [one for one in page.POLICIES if one.title == "Other traces"]
     assert any(line.startswith("| HPC2N") for line in page.copied(first))
+
+
+def test_rows_of_the_readme_have_the_medians_of_the_page() -> None:
+    ours = {
+        "cli": {"submit true": figure(5.0, least=1.0)}, "start": {"latency": figure(9.0)},
+        "gap": {"idle": figure(4.0)}, "durable": {"lost of 200, blocked": figure(0, "jobs")},
+        "throughput": {"rate": figure(500, "jobs/s") | {"more_is_better": True}},
+        "timelimit": {"run time at 2 s": figure(1.98, "s")},
+    }  # fmt: skip
+    slurm = {"cli": {"submit true": figure(6.0)}, "durable": {"lost of 200, blocked": figure(200, "jobs")}}
+    text = "\n".join(page.page(run({"ours": ours, "slurm": slurm}, [0.2]), None, {}, None))
+    rows = list(page.readme_rows(text))
+    assert rows[0] == "| submit a job by a command² | 5 ms | | 6 ms | | | |"
+    assert "| jobs that do nothing, per second² | 500 | | | | | |" in rows
+    assert "| acknowledged jobs lost by kill -9, of 200 waiting² | 0 | | 200 | | | |" in rows
+    assert rows[-1] == "| run time of a job with a limit of 2 s² | 1.98 s | | | | | |"
+
+
+def test_page_of_a_run_with_few_trials_has_no_rows_for_the_readme() -> None:
+    text = "\n".join(page.page(run({"ours": {"gap": {"idle": figure(5.0)}}}, [0.2]), None, {}, None))
+    with pytest.raises(LookupError, match="submit true"):
+        list(page.readme_rows(text))
