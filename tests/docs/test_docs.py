@@ -161,6 +161,19 @@ def test_manual_pages_match_the_help() -> None:
     assert "\n.TP\n\\fB\\-\\-dry\\-run\\fR\nlist the jobs" in pages["gcancel.1"]
 
 
+def test_terms_of_the_manual_are_options_and_commands_alone() -> None:
+    """The term is bold, its explanation is not."""
+    terms = [
+        (path.name, term.replace("\\-", "-"))
+        for path in (ROOT / "share/man/man1").iterdir()
+        for term in re.findall(r"^\.TP\n\\fB(.*)\\fR\n", path.read_text(), re.MULTILINE)
+    ]
+    options = [one for one in terms if one[1].startswith("-")]
+    assert len(options) > 400
+    assert [one for one in options if not re.fullmatch(r"(-\S, )?--[\w-]+( \S+)?", one[1])] == []
+    assert ("gflow.1", "slurm-aliases") in terms and ("gjob.1", "close-sessions") in terms
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
 def test_manual_pages_have_no_warnings() -> None:
     pages = sorted((ROOT / "share/man/man1").iterdir())

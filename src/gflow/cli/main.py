@@ -102,7 +102,7 @@ def fail(program: str, error: Exception, words: list[str]) -> int:
 def _help() -> str:
     from gflow.cli.registry import PROGRAMS, TOOLS
 
-    commands = "\n".join(f"  {name:<13} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
+    commands = "\n".join(f"  {name:<14} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …
 
 gflow schedules GPU jobs: submit commands; each starts when its GPUs are free.

@@ -59,5 +59,6 @@ def _line(option: Option) -> str:
     left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
     left = f"  {left}" if option.short else f"      {left}"
     text = wrap(option.help, COLUMNS - WIDTH)
-    first = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
+    # Two spaces at least, which is where a manual page divides the line.
+    first = left.ljust(WIDTH) if len(left) + 2 <= WIDTH else left + "\n" + " " * WIDTH
     return first + ("\n" + " " * WIDTH).join(text)
