@@ -107,7 +107,8 @@ def first_sentence(path: Path) -> str:
 
 def reference() -> dict[str, str]:
     """The pages of docs/reference/ and their index, by path below docs/."""
-    pages: dict[str, str] = runpy.run_path(str(Path(__file__).with_name("reference_pages.py")))["make_pages"]()
+    path = Path(__file__).with_name("reference_pages.py")
+    pages: dict[str, str] = runpy.run_path(str(path))["make_pages"]()
     return pages
 
 

@@ -3,12 +3,15 @@
 A `console` block is a session: lines that start with `$ ` are typed into bash, the lines below
 must match what comes out, where `…` stands for anything. The lines of an `sh` block are typed too,
 and must succeed; its output is not shown. The blocks of one file are one session, in their order.
-Scripts, which begin with `#!`, are not typed.
+Scripts, which begin with `#!`, are not typed. The lines of a `bash` block need another machine, root,
+a cluster or a person at a terminal: they are not typed, but those of gflow are parsed.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,8 +19,10 @@ from pathlib import Path
 import pytest
 from benchmarks import page
 
+from gflow.cli.registry import PROGRAMS, TOOLS, describe
 from gflow.config.load import load
-from tests.harness import Box
+from gflow.options.parse import parse
+from tests.harness import BIN, Box
 
 ROOT = Path(__file__).parents[2]
 # Played by tests/slurm, where there is a cluster.
@@ -30,6 +35,12 @@ DOCUMENTS = [
 SHORT = [
     path for folder in ("start", "howto", "migrate") for path in sorted((ROOT / "docs" / folder).glob("*.md"))
 ]
+# All that a reader sees; docs/reference is generated.
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "reference"),
+]
+COMMANDS = ("gflow", *PROGRAMS)
 SETTINGS = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(console|sh)\n(?!#!)(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = {
@@ -137,6 +148,53 @@ def test_links_between_documents_lead_somewhere() -> None:
     for path in [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_block_says_what_it_is(path: Path) -> None:
+    """Without a label no test would read a block."""
+    fences = re.findall(r"^```(.*)$", path.read_text(), re.MULTILINE)
+    assert "" not in fences[::2] and set(fences[1::2]) <= {""}
+
+
+def typed_elsewhere() -> list[tuple[str, str]]:
+    """Each line of a `bash` block that calls gflow, with the name of its page."""
+    blocks = [
+        (path.name, block)
+        for path in PAGES
+        for block in re.findall(r"^```bash\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    lines = [(name, line) for name, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [(name, line) for name, line in lines if re.match(rf"(sudo )?({'|'.join(COMMANDS)}) ", line)]
+
+
+@pytest.mark.parametrize(("page_name", "line"), typed_elsewhere())
+def test_command_that_is_typed_elsewhere_can_be_parsed(page_name: str, line: str) -> None:
+    words = shlex.split(line.removeprefix("sudo "), comments=True)
+    program, *rest = itertools.takewhile(lambda word: word not in ("|", ">", "&&", ";"), words)
+    if program == "gflow":
+        assert rest[0] in TOOLS
+        assert unknown_options(rest) == []
+        return
+    info = describe(program)
+    command = info.aliases.get(rest[0], rest[0]) if rest else ""
+    if program in ("gjob", "gctl", "gflowd"):
+        assert command in info.commands
+    parse(rest, info.of_command.get(command, info.options), until_word=info.until_word)
+
+
+def unknown_options(words: list[str]) -> list[str]:
+    """Options that the help of `gflow NAME` does not have."""
+    line = [str(BIN / "gflow"), words[0], "--help"]
+    text = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    before = itertools.takewhile(lambda word: word != "--", words)
+    return [word for word in before if re.fullmatch("--[a-z-]+", word) and not re.search(rf"{word}\b", text)]
+
+
+def test_commands_that_are_typed_elsewhere_are_found() -> None:
+    found = typed_elsewhere()
+    assert len(found) > 25 and {"sweeps.md", "multi-user.md", "slurm.md"} <= {name for name, _ in found}
+    assert unknown_options(["web", "--no-such-option", "--", "--behind"]) == ["--no-such-option"]
 
 
 def test_reference_matches_the_tables() -> None:

@@ -11,7 +11,7 @@ ABOUT = """Print the description of gflow's HTTP API (OpenAPI 3.1): its routes, 
 
 No daemon is needed. A running daemon serves the same document at /openapi.json."""
 EXAMPLES = """gflow api > gflow.json
-curl --unix-socket ~/.local/share/gflow/gflowd.sock http://gflow/openapi.json"""
+curl http://gflow/openapi.json --unix-socket $(cat ~/.local/share/gflow/address)"""
 
 
 def run(words: list[str]) -> int:
