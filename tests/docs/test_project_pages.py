@@ -31,6 +31,15 @@ def test_forms_of_issues_are_complete(path: Path) -> None:
         assert field["type"] in ("input", "textarea", "dropdown") and field["attributes"]["label"]
 
 
+def test_workflow_runs_what_a_change_has_to_pass() -> None:
+    (path,) = (ROOT / ".github/workflows").iterdir()
+    (job,) = read_yaml(path)["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+    for target in ("make demo", "make test", "make test-slow"):
+        assert f"\n{target}\n" in (ROOT / ".ci/run").read_text()
+
+
 def test_citation_names_this_version_and_licence() -> None:
     found = read_yaml(ROOT / "CITATION.cff")
     assert (found["cff-version"], found["version"], found["license"]) == ("1.2.0", gflow.__version__, "MIT")
