@@ -415,6 +415,31 @@ def test_batches_of_any_kind_are_moved():
     assert move_to_device(encoded, meta)["input_ids"].is_meta and samples_in(encoded) == 4
 
 
+class Movable(collections.UserDict):  # type: ignore[type-arg]
+    """Like BatchFeature of transformers: a mapping that moves itself."""
+
+    def to(self, device: torch.device) -> Movable:
+        self.data = {name: one.to(device) for name, one in self.data.items()}
+        return self
+
+
+def test_batch_that_moves_itself_is_converted_with_bf16_pure():
+    batch = Movable(pixels=torch.zeros(3, 2), ids=torch.zeros(3, dtype=torch.long))
+    moved = move_to_device(batch, torch.device("cpu"), torch.bfloat16)
+    assert type(moved) is Movable
+    assert (moved["pixels"].dtype, moved["ids"].dtype) == (torch.bfloat16, torch.long)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(1, 3, 2), [3], batch_first=True)
+    assert move_to_device(packed, torch.device("cpu"), torch.bfloat16).data.dtype == torch.bfloat16
+
+
+def test_samples_of_a_batch_are_not_counted_in_a_single_number():
+    """The mean over a step is weighted by samples: a number among the tensors is none."""
+    ids = torch.zeros(4, 3)
+    assert samples_in({"step": torch.tensor(1), "ids": ids}) == 4
+    assert samples_in([torch.tensor(0.5), (torch.tensor(2), ids)]) == 4
+    assert samples_in(torch.tensor(1)) == 0
+
+
 # ---------------------------------------------------------------- validation
 
 
