@@ -259,6 +259,19 @@ def test_runs_that_differ_in_kind_are_run_one_by_one():
     assert record.batches == [2, 4, 16]
 
 
+def test_plan_has_low_confidence_when_reserved_memory_is_in_doubt():
+    def record(batch):
+        trace = Recorded()(batch)
+        trace.reserved_doubts.add("adapters")
+        return trace
+
+    run = BatchScaling(record)
+    assert (run.confidence, run.doubts) == ("low", ["adapters"])
+    for gpus in (1, 2):
+        found = plan({False: run}, PlanRequest(find_gpu("A100-80GB"), gpus, 8, 64, "bf16"))
+        assert found.confidence == "low" and "adapters" in found.doubts
+
+
 def test_states_in_8_bit_and_shares_are_smaller():
     run = BatchScaling(Recorded())
     plain = run.needed(8, Shaping())
