@@ -44,6 +44,39 @@ def test_without_a_gpu():
         find_batch_size(lambda batch: None)
 
 
+def test_batch_search_refuses_bf16_on_a_gpu_without_it(monkeypatch):
+    from gflow.train import find_batch_size
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    for precision in ("bf16", "bf16-pure"):
+        with pytest.raises(Refused, match="Tesla T4 has no bf16"):
+            find_batch_size(lambda batch: None, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "architecture"),
+    [("NVIDIA L40S", 44, "ada"), ("NVIDIA GeForce RTX 5090", 31, "blackwell"), ("Unheard of", 9, "hopper")],
+)
+def test_batch_search_predicts_for_the_architecture_of_the_gpu(monkeypatch, model, gib, architecture):
+    from gflow.ml.fit.recipe import Recipe
+    from gflow.ml.train import batch_size
+
+    cards = []
+
+    def record(*, card, **_):
+        cards.append(card.name)
+        raise Refused("the model depends on tensor values")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: model)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (gib << 30, gib << 30))
+    monkeypatch.setattr(batch_size, "record", record)
+    batch_size._predict(None, Recipe(), torch.device("cuda", 0), 1 << 30, in_buckets=False)
+    assert cards == [architecture]
+
+
 def test_batch_search_leaves_a_live_model_alone(monkeypatch):
     """The trials train; a model that exists already is copied for them."""
     from gflow.ml.fit.recipe import Recipe

@@ -358,6 +358,30 @@ def test_bf16_is_refused_on_a_gpu_without_it():
     assert refusal.value.hint == "did you mean A100-40GB or A100-80GB?"
 
 
+def test_plan_for_this_machine_knows_its_gpus(monkeypatch, capsys):
+    """Without --on: figures, architecture and bf16 are those of the catalogue, memory that of the machine."""
+    from gflow.cli.tools.plan import run
+    from gflow.client import http
+
+    def planned_on(model, memory_mib, *words):
+        card = {"model": model, "memory_mib": memory_mib}
+        monkeypatch.setattr(http, "get", lambda path: {"gpus": [card, {**card, "memory_mib": 1 << 20}]})
+        assert run(["--params", "125M", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    with pytest.raises(UsageError, match="Tesla T4 has no bf16"):
+        planned_on("Tesla T4", 15_360, "-p", "bf16")
+    assert planned_on("Tesla T4", 15_360, "-p", "fp16")["gpu"] == "Tesla T4"
+
+    def speed_of_fsdp(model):
+        plan = planned_on(model, 81_920, "--without", "zero1,zero2,8-bit,offload,checkpointing")
+        return next(way["relative_speed"] for way in plan["alternatives"] if way["sharding"] == "fsdp")
+
+    assert speed_of_fsdp("NVIDIA L40S") < speed_of_fsdp("NVIDIA A100-SXM4-80GB"), "that has NVLink"
+    whole = planned_on("NVIDIA H100 NVL", 95_830)["chosen"]
+    assert whole["bytes"] / whole["share"] == pytest.approx(95_830 << 20, rel=0.05)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"chosen": 7}'])
 def test_invalid_plan_file_is_refused(tmp_path, content):
     path = tmp_path / "plan.json"

@@ -13,7 +13,7 @@ from gflow.errors import Refused, UsageError, unknown
 from gflow.ml.fit import formula, gpu_choice, recipe
 from gflow.ml.fit.answer import Answer, estimate_answer
 from gflow.ml.fit.batch_scaling import BatchScaling, needed
-from gflow.ml.fit.catalogue import Gpu, catalogue, find_gpu
+from gflow.ml.fit.catalogue import Gpu, catalogue, check_precision, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, MEASURED_CONTEXT, Architecture
 from gflow.ml.fit.estimate import check_one_model, record
 from gflow.ml.fit.fits import largest_batch
@@ -186,7 +186,8 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     for word in sorted(without - set(TECHNIQUES)):
         raise unknown("technique", word, TECHNIQUES)
     chosen = model.recipe
-    gpu, count = gpus_of(values["on"], chosen.precision) if "on" in values else local()
+    gpu, count = gpus_of(values["on"]) if "on" in values else local()
+    check_precision(gpu, chosen.precision)
     if "cap" in values:
         gpu = msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024)
     request = PlanRequest(
@@ -211,14 +212,14 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     )
 
 
-def gpus_of(text: str, precision: str) -> tuple[Gpu, int]:
+def gpus_of(text: str) -> tuple[Gpu, int]:
     """`4xA100-80GB`, or one GPU by name."""
     count, times, name = text.partition("x")
     if not times or not count.isdigit():
-        return find_gpu(text, precision), 1
+        return find_gpu(text), 1
     if not 1 <= int(count) <= 1024:
         raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
-    return find_gpu(name, precision), int(count)
+    return find_gpu(name), int(count)
 
 
 def _has_states(chosen: Recipe) -> bool:
