@@ -67,6 +67,13 @@ def test_the_effective_batch_is_kept():
             assert way.micro_batch * way.accumulate * way.gpus == 48
 
 
+def test_three_gpus_are_all_used_when_they_divide_the_batch():
+    found = planned(4, 0.1, 0.05, "A100-40GB", 3, 48)
+    assert (found.chosen.gpus, found.chosen.micro_batch) == (3, 16)
+    assert {way.gpus for way in found.ways} <= {1, 2, 3}
+    assert planned(4, 0.1, 0.05, "A100-40GB", 3, 32).chosen.gpus == 2
+
+
 def test_nothing_in_the_plan_is_larger_than_the_card():
     found = planned(60, 2, 0.5, "A100-80GB", 4, 64)
     assert all(way.share <= 0.95 for way in (found.chosen, *found.alternatives))
