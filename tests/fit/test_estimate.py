@@ -115,6 +115,47 @@ def test_user_model_is_estimated():
     assert weights <= found.breakdown["parameters"] <= weights + (1 << 20)
 
 
+def _layers(*layers):
+    """A model of these layers; a recurrent one returns its states too."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(layers)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+                x = x[0] if isinstance(x, tuple) else x
+            return x.sum()
+
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("settings", "allocated", "reserved", "doubt"),
+    [
+        ({"hf": SMALL}, "high", "high", None),
+        ({"hf": SMALL, "lora": 4}, "high", "low", "adapters leave fragments"),
+        ({"hf": SMALL, "expandable_segments": True}, "high", "low", "expandable segments"),
+        ({"py": lambda batch: (_layers(torch.nn.Conv2d(3, 8, 3)), {"x": torch.zeros(batch, 3, 16, 16)})},
+         "medium", "low", "cuDNN"),
+        ({"py": lambda batch: (_layers(torch.nn.LSTM(8, 8)), {"x": torch.zeros(4, batch, 8)})},
+         "medium", "low", "cuDNN"),
+    ],
+)  # fmt: skip
+def test_confidence_is_given_for_each_figure(settings, allocated, reserved, doubt):
+    found = estimate(batch=4, seq=32, **settings)
+    assert (found.confidence_allocated, found.confidence_reserved) == (allocated, reserved), found.doubts
+    assert any(doubt in one for one in found.doubts) if doubt else not found.doubts
+
+
+def test_expandable_segments_reserve_less_for_the_same_memory():
+    plain, grown = (estimate(hf=SMALL, batch=8, seq=512, expandable_segments=on) for on in (False, True))
+    assert grown.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.01)
+    assert grown.peak_allocated_bytes <= grown.peak_reserved_bytes < plain.peak_reserved_bytes
+
+
 def test_live_model_is_not_changed():
     """A model that exists already: its weights, their values and its mode stay as they are."""
     import torch

@@ -131,6 +131,26 @@ def test_device_line_names_model_and_memory(monkeypatch):
     assert line.endswith(", 2 ranks")
 
 
+def test_run_turns_on_expandable_segments_before_memory_is_reserved(monkeypatch):
+    from gflow.train import Run
+
+    told = []
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    Run(device="cpu", expandable_segments=True).close()
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64", "a build for the CPU"
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    Run(device="cpu", expandable_segments=True).close()
+    assert told == ["max_split_size_mb:64,expandable_segments:True"]
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == told[0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 << 20)
+    with pytest.raises(UsageError, match="expandable_segments=True comes too late"):
+        Run(device="cpu", expandable_segments=True)
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [

@@ -365,6 +365,30 @@ def test_bf16_is_refused_on_a_gpu_without_it():
     assert refusal.value.hint == "did you mean A100-40GB or A100-80GB?"
 
 
+def test_submit_line_of_a_plan_carries_it_out(capsys, tmp_path):
+    """The job gets the memory of the plan; its run the plan itself, if gflow.train carries it out."""
+    from gflow.cli.tools.plan import run
+
+    def line(*words):
+        assert run(["--params", "7B", "-p", "bf16", "--json", *words]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        return plan["command"], plan["chosen"]
+
+    command, chosen = line("--on", "2xH200")
+    assert chosen["gpus"] == 2 and command.endswith("M gflow launch train.py")
+    assert command.startswith(f"gbatch --gpus 2 --gpu-memory {-(-chosen['bytes'] // 2**20)}M ")
+    command, chosen = line("--on", "H200")
+    assert command.endswith("M python train.py")
+    path = str(tmp_path / "my plan.json")
+    command, _ = line("--on", "2xH200", "--out", path)
+    assert command == (
+        f"gbatch --gpus 2 --gpu-memory auto --fit '{path}' gflow launch --plan '{path}' train.py"
+    )
+    command, chosen = line("--on", "2xA100-80GB", "--out", path, "--without", "fsdp,zero1")
+    assert chosen["sharding"] == "zero2" or chosen["eight_bit"] or chosen["offload"]
+    assert "--fit" in command and "--plan" not in command and command.endswith(" train.py")
+
+
 def test_plan_for_this_machine_knows_its_gpus(monkeypatch, capsys):
     """Without --on: figures, architecture and bf16 are those of the catalogue, memory that of the machine."""
     from gflow.cli.tools.plan import run

@@ -10,13 +10,14 @@ import pytest
 
 from gflow.errors import UsageError
 from gflow.fit import estimate, estimate_serving
-from gflow.ml.fit import formula, serving
+from gflow.ml.fit import formula, serving, torch_versions
 from gflow.ml.fit.estimate import NeedsTorch, record
 from gflow.ml.fit.models.hf_config import read
 from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
 from gflow.ml.fit.requests import Model
 from gflow.options.commands.fit_options import MODEL, OPTIONS, RECIPE, SERVING
 from gflow.options.parse import parse
+from gflow.text.fit import page
 
 
 def test_optimizer_names_are_recognised():
@@ -76,6 +77,33 @@ def test_missing_package_is_named(missing, monkeypatch):
 def test_gflow_is_imported_without_torch():
     code = "import sys, gflow, gflow.fit, gflow.cli.tools.fit; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_compared"),
+    [
+        ("2.10.1", False),
+        ("2.11.0", True),
+        ("2.13.0+cpu", True),
+        ("2.15.1", True),
+        ("2.16.0+cpu", False),
+        ("3.0", False),
+        ("unknown", False),
+    ],
+)
+def test_version_of_torch_that_was_not_compared_is_a_doubt(version, is_compared):
+    found = torch_versions.doubts(version)
+    assert found == (
+        set() if is_compared else
+        {f"PyTorch {version} was not compared with measurements: 2.11 to 2.15 were"}
+    )  # fmt: skip
+
+
+def test_page_names_the_version_that_predicted_and_the_one_that_was_measured():
+    found = formula.estimate(10**9, Recipe())
+    for version, is_named in (("2.13.0", True), ("2.11.0+cu128", False), ("", False)):
+        text = page(msgspec.structs.replace(found, torch=version, measured_with="2.11"))
+        assert (f"predicted with PyTorch {version}, measured with 2.11\n" in text) is is_named
 
 
 def test_quantised_weights_need_adapters():
