@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 
 import pytest
 
@@ -79,30 +78,33 @@ def test_a_card_is_large_enough_or_not():
     assert not fits(trace, found.peak_allocated_bytes - (1 << 20))
 
 
-def test_largest_batch_by_python_is_that_of_the_command(capsys):
+def test_python_answers_what_the_command_prints(capsys, tmp_path):
     from gflow.cli.tools.fit import run
     from gflow.fit import largest
 
-    found = largest(hf=SMALL, seq=512, gpu="T4", optimizer="sgd")
-    assert found > 1
-    config = json.dumps(SMALL)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(config)
-        file.flush()
-        words = [
-            "--hf",
-            file.name,
-            "--seq",
-            "512",
-            "--gpu",
-            "T4",
-            "--optimizer",
-            "sgd",
-            "--largest",
-            "--json",
-        ]
-        assert run(words) == 0
-    assert json.loads(capsys.readouterr().out)["largest_batch"] == found
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    words = ["--hf", str(tmp_path), "--seq", "512", "--optimizer", "sgd", "--json"]
+    settings = {"hf": tmp_path, "seq": 512, "optimizer": "sgd"}
+    assert run([*words, "--gpu", "T4", "--largest", "--chart"]) == 0
+    found = estimate(**settings, gpu="T4", largest=True, chart=True)
+    assert found == json.loads(capsys.readouterr().out)
+    assert found.fits is True and found.largest_batch == largest(**settings, gpu="T4") > 1
+    assert run([*words, "--cap", "1G", "--batch", "16"]) == 0
+    found = estimate(**settings, cap="1G", batch=16)
+    assert found == json.loads(capsys.readouterr().out)
+    assert found.fits is False and found.would_fit
+
+
+def test_prediction_from_python_leaves_imports_of_the_script_alone(monkeypatch):
+    """Only a command may replace PyTorch's compiler and leave out torchvision."""
+    from gflow import fit
+    from gflow.ml.fit.models import lazy_torch
+
+    monkeypatch.setattr(lazy_torch, "load", lambda **_: pytest.fail("this process is a script"))
+    settings = {"hf": SMALL, "seq": 64, "gpu": "T4"}
+    estimate(**settings)
+    assert fit.plan(**settings, effective_batch=2).chosen.micro_batch == 2
+    assert fit.pick(hf=SMALL, seq=64, gpu="T4").cheapest.gpu == "T4"
 
 
 def test_user_model_is_estimated():

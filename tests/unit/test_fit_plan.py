@@ -471,7 +471,11 @@ def test_python_answers_what_the_commands_print(capsys, tmp_path):
 
     found = fit.estimate(params="7B", precision="bf16", gpu="A100-80GB")
     page = printed(fit_command.run, "--params", "7B", "--precision", "bf16", "--gpu", "A100-80GB")
-    assert {**found, "would_fit": 0} == {**page, "would_fit": 0}
+    assert found == page and found.fits is False and found.would_fit[0].eight_bit
+    for size in ("24G", 24 << 10, "160G"):
+        words = ("--params", "7B", "--precision", "bf16", "--cap", str(size), "--chart")
+        again = fit.estimate(params="7B", precision="bf16", cap=size, chart=True)
+        assert again == printed(fit_command.run, *words) and again.fits is (size == "160G")
     assert json.loads(json.dumps(found)) == found and found.gpus[0].gpu == "A100-80GB"
     assert found.breakdown.optimizer == found["breakdown"]["optimizer"]
     with pytest.raises(AttributeError, match="the answer has no 'peak': it has peak_allocated_bytes"):

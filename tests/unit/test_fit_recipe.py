@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from gflow.ml.fit.estimate import NeedsTorch, record
 from gflow.ml.fit.models.hf_config import read
 from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
 from gflow.ml.fit.requests import Model
-from gflow.options.commands.fit_options import MODEL, OPTIONS, RECIPE, SERVING
+from gflow.options.commands.fit_options import OPTIONS, RECIPE, SERVING
 from gflow.options.parse import parse
 from gflow.text.fit import page
 
@@ -132,14 +133,16 @@ SAME = {
     "expandable-segments": (None, [True]),
 }
 FIELDS = {"seq": "sequence", "target-seq": "target", "attn": "attention"}
-# Options about the GPU, the chart and the output of the command.
-COMMAND_ONLY = {"cap", "largest", "chart", "plot", "infer", "json", "help", "version"}
+# Options of the output of the command.
+COMMAND_ONLY = {"plot", "infer", "json", "help", "version"}
 
 
 def test_every_option_of_the_command_is_a_keyword_or_known_not_to_be():
     assert set(SAME) == {option.name for option in RECIPE}
-    keywords = {*SAME, *(option.name for option in (*MODEL, *SERVING)), "gpu"}
-    assert keywords | COMMAND_ONLY == {option.name for option in OPTIONS}
+    names = {*inspect.signature(estimate).parameters} - {"recipe", "card", "settings"}
+    assert names | {*SAME} | {option.name for option in SERVING} | COMMAND_ONLY == {
+        option.name for option in OPTIONS
+    }
 
 
 @pytest.mark.parametrize("name", SAME)
