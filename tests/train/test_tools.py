@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,25 @@ def test_the_largest_tensors():
     del kept, view
 
 
+def test_unused_memory_is_given_back_to_the_gpu(monkeypatch):
+    class Node:
+        pass
+
+    reserved, gone = [8 << 20], []
+    node = Node()
+    node.itself, node.gone = node, weakref.finalize(node, gone.append, True)
+    del node  # a cycle: only the garbage collector frees it
+
+    def empty_cache() -> None:
+        assert gone, "what nobody refers to is collected before"
+        reserved.append(3 << 20)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved[-1])
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert memory.release() == 5 << 20
+
+
 def test_advice_only_where_memory_is_scattered():
     whole = memory.Memory(80, 100, 90, 100, 1, 100)
     assert memory.advice(whole) == ""
@@ -35,7 +55,7 @@ def test_advice_only_where_memory_is_scattered():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu():
-    for look in (memory.memory, memory.reset_peaks):
+    for look in (memory.memory, memory.reset_peaks, memory.release):
         with pytest.raises(Refused, match="there is no GPU"):
             look()
     from gflow.train import find_batch_size
@@ -116,6 +136,19 @@ def test_a_profile_by_memory():
     assert rows.index("aten::sigmoid") > max(rows.index("aten::clamp_min"), 0)
     with pytest.raises(UsageError, match="unknown order 'size'"):
         memory.profile(step, by="size")
+
+
+def test_a_named_part_of_a_step_is_a_row_of_the_profile(tmp_path):
+    inputs = torch.randn(256, 256)
+
+    def step() -> None:
+        with torch.profiler.record_function("my forward"):
+            inputs.relu()
+
+    table = memory.profile(step, rows=100, by="memory", trace=tmp_path / "trace.json")
+    row = next(line for line in table.splitlines() if "my forward" in line)
+    assert "1.25 MB" in row, "the results of five steps"
+    assert "my forward" in (tmp_path / "trace.json").read_text()
 
 
 def test_device_line_names_model_and_memory(monkeypatch):

@@ -266,6 +266,28 @@ def test_prices_on_demand_and_spot_are_not_mixed(capsys):
     assert "$/HOUR SPOT" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("workload", "unit", "cost"), [("vision", "TFLOP/S", "$/EFLOP"), ("inference-7b", "GB/S", "$/PB")]
+)
+def test_pick_shows_speed_and_the_price_of_work(capsys, workload, unit, cost):
+    """The best value is the GPU whose work is cheapest; a price that is not known has none."""
+    from gflow.cli.tools.gpus import run
+
+    assert run(["pick", "--workload", workload]) == 0
+    header, *rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:22]]
+    assert {unit, cost} <= {one.strip() for one in header}
+    assert run(["pick", "--workload", workload, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    costs = [one["work_cost"] for one in answer["fits"] if one["work_cost"] is not None]
+    assert answer["value"]["work_cost"] == min(costs)
+    assert all((one["work_cost"] is None) is (one["hourly"] is None) for one in answer["fits"])
+    one = answer["value"]
+    seconds = one["hourly"] / 3600
+    assert one["work_cost"] == pytest.approx(seconds / one["speed"] * 1e6, abs=0.001)
+    picked = next(row for row in rows if row[-1].endswith("value"))
+    assert f"{one['speed']:g}" in [cell.strip() for cell in picked]
+
+
 def test_fit_plan_and_pick_take_the_gpu_by_the_same_names():
     from gflow.options.commands import fit_options, gpus_options, plan_options
     from gflow.options.job_options import spellings

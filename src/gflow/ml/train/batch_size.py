@@ -8,7 +8,6 @@ same answer.
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from gflow.ml.fit.models.workload import weight_dtype
 from gflow.ml.fit.recipe import Recipe, recipe_of
 from gflow.ml.fit.sharding import Shaping, Sharing, extras
 from gflow.ml.fit.training import NARROW
+from gflow.ml.train import memory
 from gflow.ml.train.batch_search import Trial, search
 from gflow.ml.train.devices import check_bf16
 
@@ -159,10 +159,9 @@ def attempt(
 
 
 def clear(device: torch.device) -> None:
-    gc.collect()
     torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
+    memory.release(device)
+    memory.reset_peaks(device)
 
 
 def _steps(
