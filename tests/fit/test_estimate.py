@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 
 import pytest
 
@@ -79,30 +78,33 @@ def test_a_card_is_large_enough_or_not():
     assert not fits(trace, found.peak_allocated_bytes - (1 << 20))
 
 
-def test_largest_batch_by_python_is_that_of_the_command(capsys):
+def test_python_answers_what_the_command_prints(capsys, tmp_path):
     from gflow.cli.tools.fit import run
     from gflow.fit import largest
 
-    found = largest(hf=SMALL, seq=512, gpu="T4", optimizer="sgd")
-    assert found > 1
-    config = json.dumps(SMALL)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(config)
-        file.flush()
-        words = [
-            "--hf",
-            file.name,
-            "--seq",
-            "512",
-            "--gpu",
-            "T4",
-            "--optimizer",
-            "sgd",
-            "--largest",
-            "--json",
-        ]
-        assert run(words) == 0
-    assert json.loads(capsys.readouterr().out)["largest_batch"] == found
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    words = ["--hf", str(tmp_path), "--seq", "512", "--optimizer", "sgd", "--json"]
+    settings = {"hf": tmp_path, "seq": 512, "optimizer": "sgd"}
+    assert run([*words, "--gpu", "T4", "--largest", "--chart"]) == 0
+    found = estimate(**settings, gpu="T4", largest=True, chart=True)
+    assert found == json.loads(capsys.readouterr().out)
+    assert found.fits is True and found.largest_batch == largest(**settings, gpu="T4") > 1
+    assert run([*words, "--cap", "1G", "--batch", "16"]) == 0
+    found = estimate(**settings, cap="1G", batch=16)
+    assert found == json.loads(capsys.readouterr().out)
+    assert found.fits is False and found.would_fit
+
+
+def test_prediction_from_python_leaves_imports_of_the_script_alone(monkeypatch):
+    """Only a command may replace PyTorch's compiler and leave out torchvision."""
+    from gflow import fit
+    from gflow.ml.fit.models import lazy_torch
+
+    monkeypatch.setattr(lazy_torch, "load", lambda **_: pytest.fail("this process is a script"))
+    settings = {"hf": SMALL, "seq": 64, "gpu": "T4"}
+    estimate(**settings)
+    assert fit.plan(**settings, effective_batch=2).chosen.micro_batch == 2
+    assert fit.pick(hf=SMALL, seq=64, gpu="T4").cheapest.gpu == "T4"
 
 
 def test_user_model_is_estimated():
@@ -113,6 +115,47 @@ def test_user_model_is_estimated():
     found = estimate(py=make, batch=64, optimizer="SGD")
     weights = 4 * (1024 * 1024 + 1024 + 1024 * 10 + 10)
     assert weights <= found.breakdown["parameters"] <= weights + (1 << 20)
+
+
+def _layers(*layers):
+    """A model of these layers; a recurrent one returns its states too."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(layers)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+                x = x[0] if isinstance(x, tuple) else x
+            return x.sum()
+
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("settings", "allocated", "reserved", "doubt"),
+    [
+        ({"hf": SMALL}, "high", "high", None),
+        ({"hf": SMALL, "lora": 4}, "high", "low", "adapters leave fragments"),
+        ({"hf": SMALL, "expandable_segments": True}, "high", "low", "expandable segments"),
+        ({"py": lambda batch: (_layers(torch.nn.Conv2d(3, 8, 3)), {"x": torch.zeros(batch, 3, 16, 16)})},
+         "medium", "low", "cuDNN"),
+        ({"py": lambda batch: (_layers(torch.nn.LSTM(8, 8)), {"x": torch.zeros(4, batch, 8)})},
+         "medium", "low", "cuDNN"),
+    ],
+)  # fmt: skip
+def test_confidence_is_given_for_each_figure(settings, allocated, reserved, doubt):
+    found = estimate(batch=4, seq=32, **settings)
+    assert (found.confidence_allocated, found.confidence_reserved) == (allocated, reserved), found.doubts
+    assert any(doubt in one for one in found.doubts) if doubt else not found.doubts
+
+
+def test_expandable_segments_reserve_less_for_the_same_memory():
+    plain, grown = (estimate(hf=SMALL, batch=8, seq=512, expandable_segments=on) for on in (False, True))
+    assert grown.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.01)
+    assert grown.peak_allocated_bytes <= grown.peak_reserved_bytes < plain.peak_reserved_bytes
 
 
 def test_live_model_is_not_changed():

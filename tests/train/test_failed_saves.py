@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
+
 from gflow.errors import UsageError  # noqa: E402
 from gflow.ml.train.checkpoint import checkpoint_dir, disk  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, verify  # noqa: E402
@@ -206,3 +208,30 @@ def test_ranks_verify_together_and_none_runs_into_the_timeout(tmp_path, monkeypa
     assert ranks(2, act) == [0, 0]
     reads = [set((tmp_path / f"read-by-{rank}").read_text().split()) for rank in (0, 1)]
     assert all(reads) and not reads[0] & reads[1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_save_that_fails_on_one_rank_loses_nothing_when_the_run_is_stopped(tmp_path, capfd, strategy):
+    """The disk of rank 1 is full for the save of step 2; later it gets TERM."""
+
+    def break_disk(is_full: bool, files=disk.File, shards=FileSystemWriter.write_data) -> None:
+        disk.File = full if is_full else files
+        FileSystemWriter.write_data = (lambda *_: full("")) if is_full else shards
+
+    def act(rank: int) -> None:
+        run = Run(tmp_path / "c", device="cpu", strategy=strategy, every_steps=2)
+        model = run.model(net())
+        run.optimizer(torch.optim.SGD(model.parameters(), 0.01))
+        for inputs in run.batches(run.loader(torch.randn(60, 6), 2)):
+            run.backward(model(inputs).square().mean())
+            if run.place.step in (1, 2) and rank == 1:
+                run._checkpointer.join()
+                break_disk(run.place.step == 1)
+            if run.place.step == 4 and rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+        run.close()
+
+    assert ranks(2, act) == [75, 75]
+    assert re.search(r"no checkpoint of step 2: .*rank 1: .*No space left on device", capfd.readouterr().err)
+    assert verify(str(tmp_path / "c/latest"))["step"] in (5, 6)
+    assert not [path.name for path in (tmp_path / "c").iterdir() if "00000002" in path.name]

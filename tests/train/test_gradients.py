@@ -25,6 +25,7 @@ class Deep(nn.Module):
         torch.manual_seed(3)
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
         self.head = nn.Linear(8, 1)
+        self.double()
 
     def forward(self, x):
         for layer in self.layers:
@@ -34,9 +35,8 @@ class Deep(nn.Module):
 
 def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(4)
-    return TensorDataset(
-        torch.randn(SAMPLES, 8, generator=generator), torch.randn(SAMPLES, 1, generator=generator)
-    )
+    inputs, targets = (torch.randn(SAMPLES, width, generator=generator).double() for width in (8, 1))
+    return TensorDataset(inputs, targets)
 
 
 def trained(batch: int, **options) -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ def expected() -> list[torch.Tensor]:
 
 def same(found, expected) -> bool:
     return all(
-        torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(found, expected, strict=True)
+        torch.allclose(one, other, rtol=0, atol=1e-7) for one, other in zip(found, expected, strict=True)
     )
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from gflow.cloud import Aws, watch  # noqa: E402
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer, verify  # noqa: E402
+from gflow.train import Run  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
 from tests.metadata import Server  # noqa: E402
 from tests.train.multi_rank import ranks  # noqa: E402
@@ -135,6 +137,7 @@ def test_no_thread_of_a_group_outlives_it(tmp_path, own):
 
 SCRIPT = """
 import sys
+import time
 from pathlib import Path
 from tests.train.small import train
 import os
@@ -188,3 +191,28 @@ def _environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+@pytest.mark.parametrize("launched_with", ["", "60"])
+def test_rank_that_waits_longer_than_the_timeout_fails(tmp_path, monkeypatch, launched_with):
+    """Rank 1 is late by four seconds. `gflow launch --nccl-timeout` overrides Run(timeout_s=2)."""
+    monkeypatch.setenv("GFLOW_NCCL_TIMEOUT", launched_with)
+
+    def act(rank: int) -> None:
+        run = Run(device="cpu", timeout_s=2)
+        run.ranks.is_any(False)
+        begun = time.monotonic()
+        try:
+            if rank == 1:
+                time.sleep(4)
+            run.ranks.is_any(False)
+        except RuntimeError:
+            (tmp_path / f"failed-{rank}").write_text(str(time.monotonic() - begun))
+            os._exit(1)
+        run.close()
+
+    codes = ranks(2, act)
+    if launched_with:
+        assert codes == [0, 0]
+    else:
+        assert codes[0] == 1 and float((tmp_path / "failed-0").read_text()) > 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import os
+import signal
 from contextlib import suppress
 
 import pytest
@@ -17,8 +19,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 from gflow.errors import GflowError, UsageError  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError  # noqa: E402
 from gflow.ml.train.data.batch_content import move_to_device, samples_in  # noqa: E402
+from gflow.ml.train.stop import Stop  # noqa: E402
 from gflow.train import Run  # noqa: E402
 from tests.train.multi_rank import ranks  # noqa: E402
+from tests.train.small import in_child  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -38,13 +42,22 @@ def bits(*modules: nn.Module) -> list[str]:
     return [str(one.tolist()) for module in modules for one in module.state_dict().values()]
 
 
-def interrupted(make, tmp_path, stops=(1, 3)):
-    """The result of a loop that is stopped at these steps and resumed, and of one that is not."""
+def interrupted(make, tmp_path, stops=(1, 3), how="stop"):
+    """The result of a loop that is stopped or killed at these steps and resumed, and of one that is not."""
     whole = make(tmp_path / "whole", None)
     for step in stops:
-        with pytest.raises(SystemExit):
-            make(tmp_path / "parts", step)
+        if how == "KILL":
+            assert in_child(lambda step=step: killed(make, tmp_path / "parts", step)) == -signal.SIGKILL
+        else:
+            with pytest.raises(SystemExit):
+                make(tmp_path / "parts", step)
+    assert (tmp_path / "parts/latest").exists()
     return make(tmp_path / "parts", None), whole
+
+
+def killed(make, folder, step) -> None:
+    Stop.ask = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    make(folder, step)
 
 
 # ---------------------------------------------------------------- several models
@@ -53,7 +66,7 @@ def interrupted(make, tmp_path, stops=(1, 3)):
 def gan(folder, stop_at, clip=None):
     """Each optimizer steps on its own loss; that of the generator also reaches the discriminator."""
     torch.manual_seed(0)
-    run = Run(folder, device="cpu", accumulate=2, clip=clip, every_steps=2)
+    run = Run(folder, device="cpu", accumulate=2, clip=clip, every_steps=1)
     generator = run.model(nn.Linear(2, 3), "generator")
     judge = run.model(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1)), "judge")
     makes = run.optimizer(torch.optim.Adam(generator.parameters(), 0.01))
@@ -70,8 +83,9 @@ def gan(folder, stop_at, clip=None):
     return bits(generator, judge)
 
 
-def test_gan_resumes_with_both_models(tmp_path):
-    parts, whole = interrupted(gan, tmp_path, (0, 2))
+@pytest.mark.parametrize("how", ["stop", "KILL"])
+def test_gan_resumes_with_both_models(tmp_path, how):
+    parts, whole = interrupted(gan, tmp_path, (0, 2), how)
     assert parts == whole
 
 
@@ -161,8 +175,9 @@ def ema(folder, stop_at):
     return bits(model, average)
 
 
-def test_average_of_weights_with_accumulation_resumes_equal(tmp_path):
-    parts, whole = interrupted(ema, tmp_path)
+@pytest.mark.parametrize("how", ["stop", "KILL"])
+def test_average_of_weights_with_accumulation_resumes_equal(tmp_path, how):
+    parts, whole = interrupted(ema, tmp_path, how=how)
     assert parts == whole
 
 
@@ -225,7 +240,7 @@ def test_plateau_scheduler_is_saved_and_left_to_the_script(tmp_path):
 
 def lbfgs(folder, stop_at):
     torch.manual_seed(0)
-    run = Run(folder, device="cpu")
+    run = Run(folder, device="cpu", every_steps=1)
     model = run.model(nn.Linear(3, 1))
     run.optimizer(torch.optim.LBFGS(model.parameters(), max_iter=3))
     run.resume()
@@ -239,8 +254,9 @@ def lbfgs(folder, stop_at):
     return bits(model)
 
 
-def test_lbfgs_takes_a_function_and_resumes_equal(tmp_path):
-    parts, whole = interrupted(lbfgs, tmp_path, (2,))
+@pytest.mark.parametrize("how", ["stop", "KILL"])
+def test_lbfgs_takes_a_function_and_resumes_equal(tmp_path, how):
+    parts, whole = interrupted(lbfgs, tmp_path, (2, 4), how)
     assert parts == whole
     run = Run(device="cpu")
     model = run.model(nn.Linear(3, 1))
@@ -324,7 +340,7 @@ def test_small_last_batch_counts_by_its_samples():
 
 def stream(folder, stop_at):
     torch.manual_seed(0)
-    run = Run(folder, device="cpu", accumulate=3)
+    run = Run(folder, device="cpu", accumulate=3, every_steps=1)
     model = run.model(nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.3), nn.Linear(4, 1)))
     run.optimizer(torch.optim.Adam(model.parameters(), 0.01))
     run.resume()
@@ -337,8 +353,9 @@ def stream(folder, stop_at):
     return bits(model)
 
 
-def test_iterable_dataset_resumes_equal(tmp_path):
-    parts, whole = interrupted(stream, tmp_path, (0, 2))
+@pytest.mark.parametrize("how", ["stop", "KILL"])
+def test_iterable_dataset_resumes_equal(tmp_path, how):
+    parts, whole = interrupted(stream, tmp_path, (0, 2), how)
     assert parts == whole
 
 
@@ -413,6 +430,31 @@ def test_batches_of_any_kind_are_moved():
     transformers = pytest.importorskip("transformers")
     encoded = transformers.BatchEncoding({"input_ids": torch.zeros(4, 2)})
     assert move_to_device(encoded, meta)["input_ids"].is_meta and samples_in(encoded) == 4
+
+
+class Movable(collections.UserDict):  # type: ignore[type-arg]
+    """Like BatchFeature of transformers: a mapping that moves itself."""
+
+    def to(self, device: torch.device) -> Movable:
+        self.data = {name: one.to(device) for name, one in self.data.items()}
+        return self
+
+
+def test_batch_that_moves_itself_is_converted_with_bf16_pure():
+    batch = Movable(pixels=torch.zeros(3, 2), ids=torch.zeros(3, dtype=torch.long))
+    moved = move_to_device(batch, torch.device("cpu"), torch.bfloat16)
+    assert type(moved) is Movable
+    assert (moved["pixels"].dtype, moved["ids"].dtype) == (torch.bfloat16, torch.long)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(1, 3, 2), [3], batch_first=True)
+    assert move_to_device(packed, torch.device("cpu"), torch.bfloat16).data.dtype == torch.bfloat16
+
+
+def test_samples_of_a_batch_are_not_counted_in_a_single_number():
+    """The mean over a step is weighted by samples: a number among the tensors is none."""
+    ids = torch.zeros(4, 3)
+    assert samples_in({"step": torch.tensor(1), "ids": ids}) == 4
+    assert samples_in([torch.tensor(0.5), (torch.tensor(2), ids)]) == 4
+    assert samples_in(torch.tensor(1)) == 0
 
 
 # ---------------------------------------------------------------- validation

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,25 @@ def test_the_largest_tensors():
     del kept, view
 
 
+def test_unused_memory_is_given_back_to_the_gpu(monkeypatch):
+    class Node:
+        pass
+
+    reserved, gone = [8 << 20], []
+    node = Node()
+    node.itself, node.gone = node, weakref.finalize(node, gone.append, True)
+    del node  # a cycle: only the garbage collector frees it
+
+    def empty_cache() -> None:
+        assert gone, "what nobody refers to is collected before"
+        reserved.append(3 << 20)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved[-1])
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert memory.release() == 5 << 20
+
+
 def test_advice_only_where_memory_is_scattered():
     whole = memory.Memory(80, 100, 90, 100, 1, 100)
     assert memory.advice(whole) == ""
@@ -35,13 +55,46 @@ def test_advice_only_where_memory_is_scattered():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu():
-    for look in (memory.memory, memory.reset_peaks):
+    for look in (memory.memory, memory.reset_peaks, memory.release):
         with pytest.raises(Refused, match="there is no GPU"):
             look()
     from gflow.train import find_batch_size
 
     with pytest.raises(Refused, match="needs a GPU"):
         find_batch_size(lambda batch: None)
+
+
+def test_batch_search_refuses_bf16_on_a_gpu_without_it(monkeypatch):
+    from gflow.train import find_batch_size
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    for precision in ("bf16", "bf16-pure"):
+        with pytest.raises(Refused, match="Tesla T4 has no bf16"):
+            find_batch_size(lambda batch: None, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "architecture"),
+    [("NVIDIA L40S", 44, "ada"), ("NVIDIA GeForce RTX 5090", 31, "blackwell"), ("Unheard of", 9, "hopper")],
+)
+def test_batch_search_predicts_for_the_architecture_of_the_gpu(monkeypatch, model, gib, architecture):
+    from gflow.ml.fit.recipe import Recipe
+    from gflow.ml.train import batch_size
+
+    cards = []
+
+    def record(*, card, **_):
+        cards.append(card.name)
+        raise Refused("the model depends on tensor values")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: model)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (gib << 30, gib << 30))
+    monkeypatch.setattr(batch_size, "record", record)
+    batch_size._predict(None, Recipe(), torch.device("cuda", 0), 1 << 30, in_buckets=False)
+    assert cards == [architecture]
 
 
 def test_batch_search_leaves_a_live_model_alone(monkeypatch):
@@ -85,6 +138,19 @@ def test_a_profile_by_memory():
         memory.profile(step, by="size")
 
 
+def test_a_named_part_of_a_step_is_a_row_of_the_profile(tmp_path):
+    inputs = torch.randn(256, 256)
+
+    def step() -> None:
+        with torch.profiler.record_function("my forward"):
+            inputs.relu()
+
+    table = memory.profile(step, rows=100, by="memory", trace=tmp_path / "trace.json")
+    row = next(line for line in table.splitlines() if "my forward" in line)
+    assert "1.25 MB" in row, "the results of five steps"
+    assert "my forward" in (tmp_path / "trace.json").read_text()
+
+
 def test_device_line_names_model_and_memory(monkeypatch):
     from gflow.ml.train import devices
 
@@ -96,6 +162,26 @@ def test_device_line_names_model_and_memory(monkeypatch):
     line = devices.describe(torch.device("cuda", 0), 2)
     assert line.startswith("NVIDIA T4, 16.0 GiB (8.0 free), compute capability 7.5; PyTorch 2.")
     assert line.endswith(", 2 ranks")
+
+
+def test_run_turns_on_expandable_segments_before_memory_is_reserved(monkeypatch):
+    from gflow.train import Run
+
+    told = []
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    Run(device="cpu", expandable_segments=True).close()
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64", "a build for the CPU"
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    Run(device="cpu", expandable_segments=True).close()
+    assert told == ["max_split_size_mb:64,expandable_segments:True"]
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == told[0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 << 20)
+    with pytest.raises(UsageError, match="expandable_segments=True comes too late"):
+        Run(device="cpu", expandable_segments=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit import formula, gpu_choice, serving, tables
-from gflow.ml.fit.catalogue import catalogue, find_gpu
+from gflow.ml.fit.catalogue import catalogue, find_gpu, gpu_named
 from gflow.ml.fit.fits import verdicts
 from gflow.ml.fit.recipe import Recipe
 
@@ -54,6 +54,31 @@ def test_an_unknown_gpu_is_refused_with_a_guess():
     with pytest.raises(UsageError) as caught:
         find_gpu("A100-40G")
     assert "A100-40GB" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "memory_gib", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 80.0, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 40.0, "A100-40GB"),
+        ("Tesla V100-SXM2-32GB", 32.0, "V100-32GB"),
+        ("Tesla T4", 15.0, "T4"),
+        ("NVIDIA L40S", 45.0, "L40S"),
+        ("NVIDIA L4", 22.5, "L4"),
+        ("NVIDIA GeForce RTX 4090", 24.0, "RTX-4090"),
+        ("NVIDIA GeForce RTX 5090", 31.8, "RTX-5090"),
+        ("NVIDIA RTX A6000", 48.0, "RTX-A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", 48.0, "RTX-6000-Ada"),
+        ("NVIDIA GH200 480GB", 95.0, "GH200-96GB"),
+        ("NVIDIA H100 NVL", 93.6, "H100-80GB"),
+        ("NVIDIA GeForce RTX 2080 Ti", 11.0, None),
+        ("Simulated 80 GB", 80.0, None),
+    ],
+)
+def test_gpu_is_found_by_the_model_of_its_driver(own, model, memory_gib, name):
+    own.write_text('[80GB]\narchitecture = "ada"\nmemory_gib = 80\nbandwidth = 1\nbf16 = 1\nfp32 = 1\n')
+    found = gpu_named(model, memory_gib)
+    assert (found and found.name) == name
 
 
 @pytest.mark.parametrize(("text", "number"), [("7B", 7 * 10**9), ("1.3b", 13 * 10**8), ("350M", 35 * 10**7)])
@@ -239,6 +264,28 @@ def test_prices_on_demand_and_spot_are_not_mixed(capsys):
         assert answer["cheapest"]["hourly"] == min(one["hourly"] for one in answer["fits"] if one["hourly"])
     assert run(["pick", "--workload", "research", "--spot"]) == 0
     assert "$/HOUR SPOT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("workload", "unit", "cost"), [("vision", "TFLOP/S", "$/EFLOP"), ("inference-7b", "GB/S", "$/PB")]
+)
+def test_pick_shows_speed_and_the_price_of_work(capsys, workload, unit, cost):
+    """The best value is the GPU whose work is cheapest; a price that is not known has none."""
+    from gflow.cli.tools.gpus import run
+
+    assert run(["pick", "--workload", workload]) == 0
+    header, *rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()[:22]]
+    assert {unit, cost} <= {one.strip() for one in header}
+    assert run(["pick", "--workload", workload, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    costs = [one["work_cost"] for one in answer["fits"] if one["work_cost"] is not None]
+    assert answer["value"]["work_cost"] == min(costs)
+    assert all((one["work_cost"] is None) is (one["hourly"] is None) for one in answer["fits"])
+    one = answer["value"]
+    seconds = one["hourly"] / 3600
+    assert one["work_cost"] == pytest.approx(seconds / one["speed"] * 1e6, abs=0.001)
+    picked = next(row for row in rows if row[-1].endswith("value"))
+    assert f"{one['speed']:g}" in [cell.strip() for cell in picked]
 
 
 def test_fit_plan_and_pick_take_the_gpu_by_the_same_names():

@@ -67,6 +67,13 @@ def test_the_effective_batch_is_kept():
             assert way.micro_batch * way.accumulate * way.gpus == 48
 
 
+def test_three_gpus_are_all_used_when_they_divide_the_batch():
+    found = planned(4, 0.1, 0.05, "A100-40GB", 3, 48)
+    assert (found.chosen.gpus, found.chosen.micro_batch) == (3, 16)
+    assert {way.gpus for way in found.ways} <= {1, 2, 3}
+    assert planned(4, 0.1, 0.05, "A100-40GB", 3, 32).chosen.gpus == 2
+
+
 def test_nothing_in_the_plan_is_larger_than_the_card():
     found = planned(60, 2, 0.5, "A100-80GB", 4, 64)
     assert all(way.share <= 0.95 for way in (found.chosen, *found.alternatives))
@@ -259,6 +266,19 @@ def test_runs_that_differ_in_kind_are_run_one_by_one():
     assert record.batches == [2, 4, 16]
 
 
+def test_plan_has_low_confidence_when_reserved_memory_is_in_doubt():
+    def record(batch):
+        trace = Recorded()(batch)
+        trace.reserved_doubts.add("adapters")
+        return trace
+
+    run = BatchScaling(record)
+    assert (run.confidence, run.doubts) == ("low", ["adapters"])
+    for gpus in (1, 2):
+        found = plan({False: run}, PlanRequest(find_gpu("A100-80GB"), gpus, 8, 64, "bf16"))
+        assert found.confidence == "low" and "adapters" in found.doubts
+
+
 def test_states_in_8_bit_and_shares_are_smaller():
     run = BatchScaling(Recorded())
     plain = run.needed(8, Shaping())
@@ -345,6 +365,54 @@ def test_bf16_is_refused_on_a_gpu_without_it():
     assert refusal.value.hint == "did you mean A100-40GB or A100-80GB?"
 
 
+def test_submit_line_of_a_plan_carries_it_out(capsys, tmp_path):
+    """The job gets the memory of the plan; its run the plan itself, if gflow.train carries it out."""
+    from gflow.cli.tools.plan import run
+
+    def line(*words):
+        assert run(["--params", "7B", "-p", "bf16", "--json", *words]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        return plan["command"], plan["chosen"]
+
+    command, chosen = line("--on", "2xH200")
+    assert chosen["gpus"] == 2 and command.endswith("M gflow launch train.py")
+    assert command.startswith(f"gbatch --gpus 2 --gpu-memory {-(-chosen['bytes'] // 2**20)}M ")
+    command, chosen = line("--on", "H200")
+    assert command.endswith("M python train.py")
+    path = str(tmp_path / "my plan.json")
+    command, _ = line("--on", "2xH200", "--out", path)
+    assert command == (
+        f"gbatch --gpus 2 --gpu-memory auto --fit '{path}' gflow launch --plan '{path}' train.py"
+    )
+    command, chosen = line("--on", "2xA100-80GB", "--out", path, "--without", "fsdp,zero1")
+    assert chosen["sharding"] == "zero2" or chosen["eight_bit"] or chosen["offload"]
+    assert "--fit" in command and "--plan" not in command and command.endswith(" train.py")
+
+
+def test_plan_for_this_machine_knows_its_gpus(monkeypatch, capsys):
+    """Without --on: figures, architecture and bf16 are those of the catalogue, memory that of the machine."""
+    from gflow.cli.tools.plan import run
+    from gflow.client import http
+
+    def planned_on(model, memory_mib, *words):
+        card = {"model": model, "memory_mib": memory_mib}
+        monkeypatch.setattr(http, "get", lambda path: {"gpus": [card, {**card, "memory_mib": 1 << 20}]})
+        assert run(["--params", "125M", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    with pytest.raises(UsageError, match="Tesla T4 has no bf16"):
+        planned_on("Tesla T4", 15_360, "-p", "bf16")
+    assert planned_on("Tesla T4", 15_360, "-p", "fp16")["gpu"] == "Tesla T4"
+
+    def speed_of_fsdp(model):
+        plan = planned_on(model, 81_920, "--without", "zero1,zero2,8-bit,offload,checkpointing")
+        return next(way["relative_speed"] for way in plan["alternatives"] if way["sharding"] == "fsdp")
+
+    assert speed_of_fsdp("NVIDIA L40S") < speed_of_fsdp("NVIDIA A100-SXM4-80GB"), "that has NVLink"
+    whole = planned_on("NVIDIA H100 NVL", 95_830)["chosen"]
+    assert whole["bytes"] / whole["share"] == pytest.approx(95_830 << 20, rel=0.05)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"chosen": 7}'])
 def test_invalid_plan_file_is_refused(tmp_path, content):
     path = tmp_path / "plan.json"
@@ -403,7 +471,11 @@ def test_python_answers_what_the_commands_print(capsys, tmp_path):
 
     found = fit.estimate(params="7B", precision="bf16", gpu="A100-80GB")
     page = printed(fit_command.run, "--params", "7B", "--precision", "bf16", "--gpu", "A100-80GB")
-    assert {**found, "would_fit": 0} == {**page, "would_fit": 0}
+    assert found == page and found.fits is False and found.would_fit[0].eight_bit
+    for size in ("24G", 24 << 10, "160G"):
+        words = ("--params", "7B", "--precision", "bf16", "--cap", str(size), "--chart")
+        again = fit.estimate(params="7B", precision="bf16", cap=size, chart=True)
+        assert again == printed(fit_command.run, *words) and again.fits is (size == "160G")
     assert json.loads(json.dumps(found)) == found and found.gpus[0].gpu == "A100-80GB"
     assert found.breakdown.optimizer == found["breakdown"]["optimizer"]
     with pytest.raises(AttributeError, match="the answer has no 'peak': it has peak_allocated_bytes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -10,13 +11,14 @@ import pytest
 
 from gflow.errors import UsageError
 from gflow.fit import estimate, estimate_serving
-from gflow.ml.fit import formula, serving
+from gflow.ml.fit import formula, serving, torch_versions
 from gflow.ml.fit.estimate import NeedsTorch, record
 from gflow.ml.fit.models.hf_config import read
 from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
 from gflow.ml.fit.requests import Model
-from gflow.options.commands.fit_options import MODEL, OPTIONS, RECIPE, SERVING
+from gflow.options.commands.fit_options import OPTIONS, RECIPE, SERVING
 from gflow.options.parse import parse
+from gflow.text.fit import page
 
 
 def test_optimizer_names_are_recognised():
@@ -78,6 +80,33 @@ def test_gflow_is_imported_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(
+    ("version", "is_compared"),
+    [
+        ("2.10.1", False),
+        ("2.11.0", True),
+        ("2.13.0+cpu", True),
+        ("2.15.1", True),
+        ("2.16.0+cpu", False),
+        ("3.0", False),
+        ("unknown", False),
+    ],
+)
+def test_version_of_torch_that_was_not_compared_is_a_doubt(version, is_compared):
+    found = torch_versions.doubts(version)
+    assert found == (
+        set() if is_compared else
+        {f"PyTorch {version} was not compared with measurements: 2.11 to 2.15 were"}
+    )  # fmt: skip
+
+
+def test_page_names_the_version_that_predicted_and_the_one_that_was_measured():
+    found = formula.estimate(10**9, Recipe())
+    for version, is_named in (("2.13.0", True), ("2.11.0+cu128", False), ("", False)):
+        text = page(msgspec.structs.replace(found, torch=version, measured_with="2.11"))
+        assert (f"predicted with PyTorch {version}, measured with 2.11\n" in text) is is_named
+
+
 def test_quantised_weights_need_adapters():
     assert Recipe(quantize=4, lora=8).quantize == 4
     with pytest.raises(UsageError, match="cannot be trained"):
@@ -104,14 +133,16 @@ SAME = {
     "expandable-segments": (None, [True]),
 }
 FIELDS = {"seq": "sequence", "target-seq": "target", "attn": "attention"}
-# Options about the GPU, the chart and the output of the command.
-COMMAND_ONLY = {"cap", "largest", "chart", "plot", "infer", "json", "help", "version"}
+# Options of the output of the command.
+COMMAND_ONLY = {"plot", "infer", "json", "help", "version"}
 
 
 def test_every_option_of_the_command_is_a_keyword_or_known_not_to_be():
     assert set(SAME) == {option.name for option in RECIPE}
-    keywords = {*SAME, *(option.name for option in (*MODEL, *SERVING)), "gpu"}
-    assert keywords | COMMAND_ONLY == {option.name for option in OPTIONS}
+    names = {*inspect.signature(estimate).parameters} - {"recipe", "card", "settings"}
+    assert names | {*SAME} | {option.name for option in SERVING} | COMMAND_ONLY == {
+        option.name for option in OPTIONS
+    }
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -6,9 +6,8 @@ Only names are exported here; the code is in `gflow.ml.fit`.
 
 from __future__ import annotations
 
-from gflow.ml.fit.estimate import estimate
 from gflow.ml.fit.recipe import Recipe
-from gflow.ml.fit.requests import largest
+from gflow.ml.fit.requests import estimate, largest
 from gflow.ml.fit.requests import pick_gpu as pick
 from gflow.ml.fit.requests import plan_training as plan
 from gflow.ml.fit.serving import estimate_serving

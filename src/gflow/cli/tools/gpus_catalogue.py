@@ -116,12 +116,15 @@ def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
             f"{choice.count}x {choice.gpu}",
             f"{100 * choice.share:.0f} %",
             money(choice.hourly, choice.is_compared),
+            f"{choice.speed:g}",
+            money(choice.work_cost, choice.is_compared),
             " ".join(name for name in ("cheapest", "fastest", "value") if getattr(picked, name) is choice),
         ]
         for choice in found
     ]
     price = "$/HOUR SPOT" if "spot" in values else "$/HOUR"
-    sys.stdout.write(table(["GPUS", "OF ITS MEMORY", price, ""], rows))
+    speed, cost = ("TFLOP/S", "$/EFLOP") if work.is_arithmetic else ("GB/S", "$/PB")
+    sys.stdout.write(table(["GPUS", "OF ITS MEMORY", price, speed, cost, ""], rows))
     print(f"{work.about}: {size(work.needs(1))} on a single GPU")
     if not all(choice.is_compared for choice in found):
         print(UNSURE)

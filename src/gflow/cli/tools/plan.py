@@ -50,24 +50,15 @@ def run(words: list[str]) -> int:
 
 
 def _of_this_machine() -> tuple[Any, int]:
+    """The smallest GPU of this machine, as the catalogue knows it, and their number."""
     from gflow.client import http
-    from gflow.ml.fit.catalogue import Gpu
+    from gflow.ml.fit.catalogue import gpu_of_machine
 
     gpus = http.get("/info")["gpus"]
     if not gpus:
         raise UsageError("this machine has no GPUs", hint="name the GPUs: --on 4xA100-80GB")
     least = min(gpus, key=lambda gpu: gpu["memory_mib"])
-    return (
-        Gpu(
-            name=str(least.get("model") or "GPU"),
-            architecture="hopper",
-            memory_gib=least["memory_mib"] / 1024,
-            bandwidth=0,
-            bf16=0,
-            fp32=0,
-        ),
-        len(gpus),
-    )
+    return gpu_of_machine(str(least.get("model") or "GPU"), least["memory_mib"] / 1024), len(gpus)
 
 
 def _command(way: Any, path: str | None) -> str:

@@ -13,6 +13,7 @@ from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request
 from gflow.ml.fit.cuda.allocator import OutOfMemory
 from gflow.ml.fit.formula import EIGHT_BIT
 from gflow.ml.fit.recipe import MOST_BATCH
+from gflow.ml.fit.report import confidence_of
 from gflow.ml.fit.sharding import Shaping, extras, per_gpu_bytes
 from gflow.ml.fit.speed import Work, work_of
 
@@ -29,11 +30,9 @@ class BatchScaling:
         few, many = (self._traces[batch] for batch in POINTS)
         self._lines = _lines(few, many)
         self.is_linear = self._lines is not None
-        self.doubts = sorted(few.doubts | many.doubts)
-
-    @property
-    def confidence(self) -> str:
-        return "medium" if self.doubts else "high"
+        about_reserved = few.reserved_doubts | many.reserved_doubts
+        self.doubts = [*sorted(few.doubts | many.doubts), *sorted(about_reserved)]
+        self.confidence = confidence_of(self.doubts, about_reserved)
 
     def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
         """Return the peak reserved bytes on each GPU; None if the run needs more than `cap`."""

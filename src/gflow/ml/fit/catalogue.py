@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from importlib import resources
 from typing import Any
@@ -13,6 +14,8 @@ from gflow.errors import UsageError, did_you_mean
 from gflow.ml.fit.cuda.architectures import ARCHITECTURES, Architecture
 
 GIB = 1 << 30
+# How much the memory of a GPU may differ from the catalogue's.
+MEMORY_SLACK = 0.08
 # Compute capability of the first GPUs with bf16.
 BF16_SINCE = (8, 0)
 
@@ -84,10 +87,44 @@ def find_gpu(name: str, precision: str = "") -> Gpu:
             f"no GPU {name!a} in the catalogue",
             hint=f"did you mean {' or '.join(variants)}?" if variants else other,
         )
-    gpu = folded[name.lower()]
+    check_precision(folded[name.lower()], precision)
+    return folded[name.lower()]
+
+
+def check_precision(gpu: Gpu, precision: str) -> None:
+    """Refuse bf16 on a GPU without it."""
     if precision.startswith("bf16") and not gpu.has_bf16:
         raise UsageError(f"{gpu.name} has no bf16", hint="--precision fp16")
-    return gpu
+
+
+def gpu_named(model: str, memory_gib: float, known: dict[str, Gpu] | None = None) -> Gpu | None:
+    """Find a GPU by the model that its driver reports: `NVIDIA A100-SXM4-80GB`; None: there is no such one.
+
+    Of GPUs that differ in memory alone, it is the one nearest to `memory_gib`. A version that the catalogue
+    does not have, such as `NVIDIA H100 NVL`, is taken for the one that it has.
+    """
+    words = words_of(model)
+    gpus = [gpu for gpu in (known or catalogue()).values() if words >= words_of(gpu.name) != set()]
+    return min(
+        gpus, key=lambda gpu: (-len(words_of(gpu.name)), abs(gpu.memory_gib - memory_gib)), default=None
+    )
+
+
+def gpu_of_machine(model: str, memory_gib: float) -> Gpu:
+    """A GPU of a machine, with the figures of the catalogue. One that it does not have is like a Hopper."""
+    gpu = gpu_named(model, memory_gib)
+    if gpu is None:
+        return Gpu(name=model, architecture="hopper", memory_gib=memory_gib, bandwidth=0, bf16=0, fp32=0)
+    # A driver reports slightly more than PyTorch, which the catalogue has.
+    is_same_size = abs(memory_gib / gpu.memory_gib - 1) < MEMORY_SLACK
+    return msgspec.structs.replace(
+        gpu, name=model, memory_gib=min(memory_gib, gpu.memory_gib) if is_same_size else memory_gib
+    )
+
+
+def words_of(model: str) -> set[str]:
+    """The words of a model or of a name of the catalogue, in capitals, without the size of its memory."""
+    return {word for word in re.split(r"[^A-Z0-9.]+", model.upper()) if not re.fullmatch(r"\d+GB", word)}
 
 
 def _entries(text: str, path: str) -> dict[str, Gpu]:

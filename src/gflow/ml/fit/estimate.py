@@ -1,4 +1,4 @@
-"""`estimate`: prediction of the GPU memory that training a model takes."""
+"""Recording of the allocation trace of a training run, and the refusals of runs that cannot be recorded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import Refused, UsageError
-from gflow.ml.fit.answer import Answer, estimate_answer
-from gflow.ml.fit.catalogue import catalogue, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
-from gflow.ml.fit.recipe import Recipe, recipe_of
-from gflow.ml.fit.report import Estimate, evaluate, fits
+from gflow.ml.fit.recipe import Recipe
 
 if TYPE_CHECKING:
     from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
@@ -24,54 +21,6 @@ class NeedsTorch(Refused):
     """PyTorch or transformers is not installed."""
 
     code = "needs_torch"
-
-
-def estimate(
-    *,
-    hf: str | dict[str, Any] | None = None,
-    tv: str | None = None,
-    py: Any = None,
-    params: str | int | None = None,
-    task: str = "",
-    gpu: str = "",
-    recipe: Recipe | None = None,
-    card: Architecture = HOPPER,
-    **settings: Any,
-) -> Answer:
-    """Predict the memory of training a model by running its steps on a fake CUDA device.
-
-    `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
-    `py`: `module:callable` or the callable itself. `params`: a number of parameters, `7B`, for a rough
-    estimate. `gpu`: a GPU of the catalogue. Settings are the options of `gflow fit` with `_` for `-`
-    (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`. Returns what `gflow fit --json` prints: a
-    dictionary whose entries are attributes too.
-    """
-    if recipe is not None and settings:
-        raise UsageError(
-            f"recipe cannot be combined with {next(iter(settings))}", hint="put it into the recipe"
-        )
-    recipe = recipe or recipe_of(settings)
-    gpus = catalogue()
-    if gpu:
-        named = find_gpu(gpu, recipe.precision)
-        card, gpus = named.card, {named.name: named}
-    if params is not None:
-        trace, found = None, _by_formula(params, {"hf": hf, "tv": tv, "py": py}, recipe)
-    else:
-        trace = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe, card=card)
-        found = evaluate(trace, card)
-    answer = estimate_answer(found, trace, gpus)
-    if gpu:
-        answer["fits"] = fits(trace, named.room) if trace else found.peak_reserved_bytes <= named.room
-    return answer
-
-
-def _by_formula(params: str | int, models: dict[str, Any], recipe: Recipe) -> Estimate:
-    from gflow.ml.fit import formula
-
-    if any(model is not None for model in models.values()):
-        raise UsageError("--params cannot be combined with a model or --largest")
-    return formula.estimate(formula.count(str(params)), recipe)
 
 
 def record(

@@ -14,6 +14,8 @@ from gflow.ml.fit.fits import TIGHT
 from gflow.ml.fit.recipe import Recipe
 
 COUNTS = (1, 2, 4, 8)
+# From dollars an hour per TFLOP/s to dollars per EFLOP, and from GB/s to PB.
+WORK_SECONDS = 1e6 / 3600
 
 
 class Workload(NamedTuple):
@@ -38,6 +40,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     is_compared: bool
     # Dense TFLOP/s, or GB/s if bandwidth is the limit, of all GPUs together.
     speed: float
+    # Dollars for 10^18 operations, or for 10^15 bytes, at that speed; None if no price is known.
+    work_cost: float | None
 
 
 def _tuned(parameters: int) -> Callable[[int], int]:
@@ -123,6 +127,7 @@ def choices(work: Workload, gpus: dict[str, Gpu], *, is_spot: bool = False) -> l
                     offer="spot" if is_spot else "on demand",
                     is_compared=price is None or price.is_compared,
                     speed=speed * count,
+                    work_cost=round(price.price / speed * WORK_SECONDS, 4) if price and speed else None,
                 )
             )
             break

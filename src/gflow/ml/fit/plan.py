@@ -222,7 +222,7 @@ def _fitting(runs: dict[bool, Run], request: PlanRequest) -> Iterator[tuple[floa
 
 def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
     """Yield all combinations of techniques, each with the largest micro-batch for the effective batch."""
-    for count in (1 << power for power in range(request.gpus.bit_length())):
+    for count in sorted({*(1 << power for power in range(request.gpus.bit_length())), request.gpus}):
         if request.effective_batch % count:
             continue
         for is_on in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -72,14 +73,14 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         breakdown[kind_of(request)] += size
     phase, step = _where(trace, at)
     live.sort(key=lambda held: -held[1])
-    confidence = "medium" if trace.doubts else "high"
+    confidence = confidence_of(trace.doubts)
     return Estimate(
         peak_allocated_bytes=whole.peak_allocated,
         peak_reserved_bytes=whole.peak_reserved,
         process_bytes=whole.peak_reserved + card.context,
         confidence=confidence,
         confidence_allocated=confidence,
-        confidence_reserved="low" if trace.reserved_doubts else confidence,
+        confidence_reserved=confidence_of(trace.doubts, trace.reserved_doubts),
         doubts=sorted(trace.doubts) + sorted(trace.reserved_doubts),
         breakdown=breakdown,
         peak_phase=phase,
@@ -93,6 +94,13 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         torch=trace.torch,
         measured_with=MEASURED,
     )
+
+
+def confidence_of(doubts: Collection[str], about_reserved: Collection[str] = ()) -> str:
+    """Return the confidence in a figure. `about_reserved`: what is doubted of reserved memory alone."""
+    if about_reserved:
+        return "low"
+    return "medium" if doubts else "high"
 
 
 def fits(trace: AllocationTrace, room: int) -> bool:

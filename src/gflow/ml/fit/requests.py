@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from gflow.errors import Refused, UsageError, unknown
-from gflow.ml.fit import formula, gpu_choice, recipe
+from gflow.ml.fit import formula, gpu_choice
 from gflow.ml.fit.answer import Answer, estimate_answer
 from gflow.ml.fit.batch_scaling import BatchScaling, needed
-from gflow.ml.fit.catalogue import Gpu, catalogue, find_gpu
+from gflow.ml.fit.catalogue import Gpu, catalogue, check_precision, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, MEASURED_CONTEXT, Architecture
 from gflow.ml.fit.estimate import check_one_model, record
 from gflow.ml.fit.fits import largest_batch
 from gflow.ml.fit.plan import TECHNIQUES, Plan, PlanRequest, Way, plan
-from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.recipe import RENAMED, Recipe, recipe_of
 from gflow.ml.fit.report import Estimate, evaluate, fits
 from gflow.ml.fit.sharding import Shaping, Sharing
 from gflow.options.commands import fit_options, gpus_options, plan_options
@@ -29,9 +29,9 @@ Values = Mapping[str, Any]
 # Shows what takes long while it does.
 Show = Callable[[str], AbstractContextManager[None]]
 RECIPE = {option.name for option in fit_options.RECIPE}
-# Options of which a value need not be text in Python: a configuration, a function; `recipe` reads the others.
+# Options whose value need not be text in Python: a configuration, a function; `recipe_of` reads the others.
 AS_GIVEN = {"hf", "py", *RECIPE}
-FIELDS = {field: option for option, field in recipe.RENAMED.items()}
+FIELDS = {field: option for option, field in RENAMED.items()}
 
 
 def quiet(what: str) -> AbstractContextManager[None]:
@@ -61,9 +61,11 @@ def values_of(options: Iterable[Option], settings: Mapping[str, Any]) -> dict[st
 class Model:
     """The model and the training that a request describes."""
 
-    def __init__(self, values: Values, show: Show = quiet) -> None:
+    def __init__(self, values: Values, show: Show = quiet, chosen: Recipe | None = None) -> None:
+        """`show`: of a command, whose process only predicts. `chosen`: replaces options in `values`."""
         self.values, self.show = values, show
-        self.recipe: Recipe = recipe.recipe_of({name: one for name, one in values.items() if name in RECIPE})
+        named = {name: one for name, one in values.items() if name in RECIPE}
+        self.recipe: Recipe = chosen or recipe_of(named)
 
     @property
     def parameters(self) -> int | None:
@@ -84,8 +86,9 @@ class Model:
         if isinstance(given.get("hf"), str):
             # Report an unreadable file before PyTorch is loaded.
             given["hf"] = hf_config.read(given["hf"])
-        with self.show("loading PyTorch"):
-            lazy_torch.load(transformers="hf" in given, is_ours="py" not in given)
+        if self.show is not quiet:
+            with self.show("loading PyTorch"):
+                lazy_torch.load(transformers="hf" in given, is_ours="py" not in given)
         with self.show(f"recording a run with batch {recipe.batch}"):
             return record(**given, recipe=recipe, card=card)
 
@@ -97,11 +100,13 @@ class Model:
 # ---------------------------------------------------------------- gflow fit
 
 
-def predict(values: Values, show: Show = quiet) -> Answer:
-    """What `gflow fit --json` prints."""
-    model = Model(values, show)
+def predict(
+    values: Values, show: Show = quiet, chosen: Recipe | None = None, card: Architecture = HOPPER
+) -> Answer:
+    """What `gflow fit --json` prints. `card`: the architecture if no GPU is named."""
+    model = Model(values, show, chosen)
     gpu = find_gpu(values["gpu"], model.recipe.precision) if "gpu" in values else None
-    space, card = room_of(values, gpu), gpu.card if gpu else HOPPER
+    space, card = room_of(values, gpu), gpu.card if gpu else card
     if model.parameters is not None:
         model.refuse_formula("largest")
         trace, found = None, formula.estimate(model.parameters, model.recipe)
@@ -117,7 +122,7 @@ def predict(values: Values, show: Show = quiet) -> Answer:
         if "largest" in values:
             answer["largest_batch"] = _largest(model, card, space)
     if "chart" in values or "plot" in values:
-        answer["chart"] = _chart(model, card, gpu)
+        answer["chart"] = Answer.of(_chart(model, card, gpu))
     return answer
 
 
@@ -186,7 +191,8 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     for word in sorted(without - set(TECHNIQUES)):
         raise unknown("technique", word, TECHNIQUES)
     chosen = model.recipe
-    gpu, count = gpus_of(values["on"], chosen.precision) if "on" in values else local()
+    gpu, count = gpus_of(values["on"]) if "on" in values else local()
+    check_precision(gpu, chosen.precision)
     if "cap" in values:
         gpu = msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024)
     request = PlanRequest(
@@ -211,14 +217,14 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     )
 
 
-def gpus_of(text: str, precision: str) -> tuple[Gpu, int]:
+def gpus_of(text: str) -> tuple[Gpu, int]:
     """`4xA100-80GB`, or one GPU by name."""
     count, times, name = text.partition("x")
     if not times or not count.isdigit():
-        return find_gpu(text, precision), 1
+        return find_gpu(text), 1
     if not 1 <= int(count) <= 1024:
         raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
-    return find_gpu(name, precision), int(count)
+    return find_gpu(name), int(count)
 
 
 def _has_states(chosen: Recipe) -> bool:
@@ -299,6 +305,40 @@ def _training(model: Model) -> gpu_choice.Workload:
 
 
 # ---------------------------------------------------------------- Python
+
+
+def estimate(
+    *,
+    hf: str | os.PathLike[str] | dict[str, Any] | None = None,
+    tv: str | None = None,
+    py: Any = None,
+    params: str | int | None = None,
+    task: str = "",
+    gpu: str = "",
+    cap: str | int | None = None,
+    largest: bool = False,
+    chart: bool = False,
+    recipe: Recipe | None = None,
+    card: Architecture = HOPPER,
+    **settings: Any,
+) -> Answer:
+    """Predict the memory of training a model by running its steps on a fake CUDA device.
+
+    `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
+    `py`: `module:callable` or the callable itself. `params`: a number of parameters, `7B`, for a rough
+    estimate. `gpu`: a GPU of the catalogue; `cap`: the memory of one, `24G` or a number of MiB. `largest`
+    adds the largest batch that fits into it, `chart` memory by batch. Settings are the options of `gflow fit`
+    with `_` for `-` (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`. Returns what `gflow fit
+    --json` prints: a dictionary whose entries are attributes too.
+    """
+    if recipe is not None and settings:
+        raise UsageError(
+            f"recipe cannot be combined with {next(iter(settings))}", hint="put it into the recipe"
+        )
+    asked = {"hf": hf, "tv": tv, "py": py, "params": params, "task": task or None, "gpu": gpu or None,
+             "cap": cap, "largest": largest, "chart": chart}  # fmt: skip
+    chosen = recipe or recipe_of(settings)
+    return predict(values_of(fit_options.OPTIONS, asked), chosen=chosen, card=card)
 
 
 def plan_training(**settings: Any) -> Answer:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import re
-
 from gflow.diagnosis.doctor.facts import GpuFacts
 from gflow.diagnosis.doctor.self_test import LOW, PCIE_LANE, Measurement
-from gflow.ml.fit.catalogue import Gpu, catalogue
+from gflow.ml.fit.catalogue import MEMORY_SLACK, Gpu, catalogue, gpu_named, words_of
 
 # Words of a model that make it another GPU than the one of the catalogue with that name.
 VARIANTS = frozenset({"TI", "SUPER", "LAPTOP", "MOBILE", "NVL", "MAX", "PCIE", "D", "GH200", "GB200"})
 # Cards whose PCIe version has the same peak.
-SAME_AS_PCIE = ("A100", "V100", "T4", "L4", "L40S", "A10G")
+SAME_AS_PCIE = frozenset({"A100", "V100", "T4", "L4", "L40S", "A10G"})
 # Cards with a small power budget reach less of their data sheet in a long matrix product.
 REACHED = {"T4": 0.35, "L4": 0.35, "A10G": 0.4, "L40S": 0.45}
 PRODUCTS = ("bf16", "fp16", "fp32")
-# How much the memory of a card may differ from the catalogue.
-MEMORY_SLACK = 0.08
 
 
 def find_model(model: str, memory_mib: int, known: dict[str, Gpu]) -> Gpu | None:
-    """The catalogue's GPU for a model such as `NVIDIA A100-SXM4-80GB`; None: it has none."""
-    words = set(re.split(r"[^A-Z0-9.]+", model.upper()))
-    for name, gpu in known.items():
-        tokens = [word for word in name.upper().split("-") if not re.fullmatch(r"\d+GB", word)]
-        variants = VARIANTS - {"PCIE"} if tokens[0] in SAME_AS_PCIE else VARIANTS
-        is_same_size = abs(memory_mib / 1024 / gpu.memory_gib - 1) < MEMORY_SLACK
-        if words.issuperset(tokens) and is_same_size and not words & variants:
-            return gpu
-    return None
+    """The catalogue's GPU for a model such as `NVIDIA A100-SXM4-80GB`; None: it has none of this version."""
+    gpu = gpu_named(model, memory_mib / 1024, known)
+    if gpu is None or abs(memory_mib / 1024 / gpu.memory_gib - 1) >= MEMORY_SLACK:
+        return None
+    own = words_of(gpu.name)
+    variants = VARIANTS - own - ({"PCIE"} if own & SAME_AS_PCIE else set())
+    return None if words_of(model) & variants else gpu
 
 
 def with_expectation(one: Measurement, gpus: dict[int, GpuFacts], known: dict[str, Gpu]) -> Measurement:

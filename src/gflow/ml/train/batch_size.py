@@ -8,7 +8,6 @@ same answer.
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit.batch_scaling import POINTS, BatchScaling
-from gflow.ml.fit.catalogue import catalogue
+from gflow.ml.fit.catalogue import gpu_named
 from gflow.ml.fit.cuda.architectures import HOPPER
 from gflow.ml.fit.estimate import record
 from gflow.ml.fit.fits import largest_batch
@@ -30,7 +29,9 @@ from gflow.ml.fit.models.workload import weight_dtype
 from gflow.ml.fit.recipe import Recipe, recipe_of
 from gflow.ml.fit.sharding import Shaping, Sharing, extras
 from gflow.ml.fit.training import NARROW
+from gflow.ml.train import memory
 from gflow.ml.train.batch_search import Trial, search
+from gflow.ml.train.devices import check_bf16
 
 
 class Found(NamedTuple):
@@ -69,11 +70,12 @@ def find_batch_size(
     if multiple < 1 or not 0 <= margin < 1:
         raise UsageError(f"multiple={multiple}, margin={margin}: at least 1, and between 0 and 1")
     device = torch.device("cuda", torch.cuda.current_device())
+    recipe = recipe_of({"steps": steps, **settings})
+    check_bf16(recipe.precision, device)
     free, total = torch.cuda.mem_get_info(device)
     usable = int((free + torch.cuda.memory_reserved(device)) * (1 - margin))
     if cap_bytes:  # no margin: the memory above the cap stays free
         usable = min(usable, cap_bytes)
-    recipe = recipe_of({"steps": steps, **settings})
     name = _cache_key(make, recipe, device, usable, multiple)
     cached = _read_cache(cache, name)
     if cached is None:
@@ -121,8 +123,8 @@ def _predict(
     """
     import msgspec
 
-    model = torch.cuda.get_device_name(device)
-    card = next((gpu.card for gpu in catalogue().values() if gpu.name.split("-")[0] in model), HOPPER)
+    gpu = gpu_named(torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[1] / 2**30)
+    card = gpu.card if gpu else HOPPER
 
     @functools.cache
     def trace(batch: int) -> Any:
@@ -157,10 +159,9 @@ def attempt(
 
 
 def clear(device: torch.device) -> None:
-    gc.collect()
     torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
+    memory.release(device)
+    memory.reset_peaks(device)
 
 
 def _steps(

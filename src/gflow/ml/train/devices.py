@@ -90,11 +90,14 @@ def precision_of(name: str, device: torch.device) -> tuple[torch.dtype | None, t
     """Return the autocast type, and the type to which model and batches are converted; None: their own."""
     if name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
-    if (
-        name.startswith("bf16")
-        and device.type == "cuda"
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    check_bf16(name, device)
+    return PRECISIONS[name], torch.bfloat16 if name == "bf16-pure" else None
+
+
+def check_bf16(precision: str, device: torch.device) -> None:
+    """Refuse bf16 on a GPU without it."""
+    if not precision.startswith("bf16") or device.type != "cuda":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
         model = torch.cuda.get_device_name(device)
         raise Refused(f"{model} has no bf16 (that came with Ampere)", hint='precision="fp16" works there')
-    return PRECISIONS[name], torch.bfloat16 if name == "bf16-pure" else None

@@ -52,6 +52,19 @@ def reset_peaks(device: Any = None) -> None:
     torch.cuda.reset_peak_memory_stats(device)
 
 
+def release(device: Any = None) -> int:
+    """Collect garbage and give the memory that no tensor uses back to the GPU. Return the number of bytes.
+
+    For other processes on the GPU, or between parts of a program that need blocks of other sizes. In a
+    training step it only costs time.
+    """
+    _need_gpu()
+    before = torch.cuda.memory_reserved(device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return int(before - torch.cuda.memory_reserved(device))
+
+
 class Tensor(NamedTuple):
     bytes: int
     shape: tuple[int, ...]
