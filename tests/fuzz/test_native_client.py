@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import socket
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ import pytest
 from tests.fuzz import native_client
 
 ANSWERS = 300
+# Starts the Python client: gqueue, in a Python that has the package.
+GQUEUE = "import sys; sys.argv[:] = ['gqueue']; from gflow.entry import main; main('gqueue')"
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +28,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("client")
     native_client.build(made)
     return made
+
+
+@contextmanager
+def listening_at(*addresses: str) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        listeners = []
+        for address in addresses:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(address)
+            listener.listen()
+            listeners.append(listener)
+        yield listeners
+
+
+def has_connection(listener: socket.socket) -> bool:
+    return bool(select.select([listener], [], [], 0)[0])
 
 
 def test_hostile_answers_do_no_harm(folder: Path) -> None:
@@ -49,3 +71,22 @@ def test_answer_is_printed_before_the_connection_closes(folder: Path) -> None:
         finally:
             is_over.set()
     assert (done.returncode, done.stderr, done.stdout) == (2, b"err", b"\nout")
+
+
+@pytest.mark.parametrize("address", ["", " \n", "gflowd.sock", "./gflowd.sock", "\0gflowd.sock", "\0" * 107])
+@pytest.mark.parametrize("client", ["native", "python"])
+def test_address_that_is_not_absolute_is_never_connected_to(
+    folder: Path, tmp_path: Path, client: str, address: str
+) -> None:
+    """Any user can listen at an abstract name, and a power failure may leave the file empty."""
+    home = tmp_path / "gflow"
+    home.mkdir()
+    (home / "address").write_text(address)
+    command = [sys.executable, "-c", GQUEUE] if client == "python" else [str(folder / "gqueue")]
+    with listening_at("\0" * 108, "\0gflowd.sock", str(tmp_path / "gflowd.sock")) as listeners:
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"XDG_DATA_HOME": str(tmp_path), "HOME": "/"},
+            capture_output=True, timeout=60,
+        )  # fmt: skip
+        assert [has_connection(one) for one in listeners] == [False] * 3
+    assert (done.stdout, done.returncode) == (b"", 3 if client == "python" else native_client.HANDED_OVER)

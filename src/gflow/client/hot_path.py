@@ -237,7 +237,7 @@ def is_ours(sock: socket, path: str) -> bool:
 
     Other users may be able to write to the socket's folder, and a submission contains the environment.
     """
-    if path in (getenv("GFLOW_SOCKET"), paths.system_socket(getenv)):
+    if getenv("GFLOW_SOCKET") or path == paths.system_socket(getenv):
         return True
     uid = int.from_bytes(sock.getsockopt(1, 17, 12)[4:8], sys.byteorder)  # SOL_SOCKET, SO_PEERCRED
     return uid in (0, posix.geteuid())
@@ -253,14 +253,14 @@ def find_socket() -> str:
 
 
 def own_address() -> str:
-    """Path of the socket of the user's own daemon."""
+    """The socket of the user's own daemon: the one in its file, if that is absolute, or the usual one."""
     try:
         fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
         return paths.own_socket(getenv)
     address = posix.read(fd, 4096).decode(errors="surrogateescape").strip()
     posix.close(fd)
-    return address
+    return address if address.startswith("/") else paths.own_socket(getenv)
 
 
 def use_socket(path: str) -> None:

@@ -115,39 +115,37 @@ static void join(char path[PATH_MAX], const char *first, const char *second)
         run_python("-");
 }
 
-/* The socket of the user's own daemon. */
+/* The socket of the user's own daemon: what the file `address` says, or the usual one if that is no absolute path. */
 static void own_address(char path[PATH_MAX])
 {
+    static const char space[] = " \t\n\v\f\r";
     char data[PATH_MAX], file[PATH_MAX];
-    const char *home = variable("HOME"), *xdg = variable("XDG_DATA_HOME");
+    const char *home = variable("HOME"), *xdg = variable("XDG_DATA_HOME"), *runtime = variable("XDG_RUNTIME_DIR");
     join(file, *xdg == '/' ? xdg : *home ? home : "/", *xdg == '/' ? "" : "/.local/share");
     join(data, file, "/gflow");
     join(file, data, "/address");
     int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        const char *runtime = variable("XDG_RUNTIME_DIR");
-        join(path, *runtime ? runtime : data, *runtime ? "/gflow/gflowd.sock" : "/gflowd.sock");
-        return;
-    }
     ssize_t size = read(fd, file, sizeof file - 1);
     close(fd);
     file[size > 0 ? size : 0] = 0;
-    static const char space[] = " \t\n\v\f\r";
     char *text = file + strspn(file, space);
-    for (size = (ssize_t)strlen(text); size && strchr(space, text[size - 1]);)
-        text[--size] = 0;
-    join(path, text, "");
+    for (size_t end = strlen(text); end && strchr(space, text[end - 1]);)
+        text[--end] = 0;
+    if (*text == '/')
+        join(path, text, "");
+    else
+        join(path, *runtime ? runtime : data, *runtime ? "/gflow/gflowd.sock" : "/gflowd.sock");
 }
 
 /* A connection to the daemon, which is root's or ours unless the user named its socket. */
 static int connect_daemon(void)
 {
     char system[PATH_MAX], own[PATH_MAX];
-    const char *chosen = variable("GFLOW_SOCKET"), *path = chosen;
+    const char *chosen = variable("GFLOW_SOCKET");
     join(system, variable("GFLOW_SYSTEM_ROOT"), "/run/gflow/gflowd.sock");
     own_address(own);
-    if (!*chosen)
-        path = exists(system) ? system : own;
+    const char *path = *chosen ? chosen : exists(system) ? system : own;
+    bool is_named = *chosen || path == system;
     if (path == system && isatty(1) && !strcmp(program, "gqueue") && exists(own))
         run_python("-");                                    /* it may point to jobs of the other daemon */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -168,8 +166,7 @@ static int connect_daemon(void)
         close(folder);
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) ||
-        (strcmp(path, chosen) && strcmp(path, system) && peer.uid && peer.uid != geteuid()))
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (!is_named && peer.uid && peer.uid != geteuid()))
         run_python("-");
     return fd;
 }
