@@ -23,7 +23,7 @@ from tests.harness import BIN, Box
 from tests.process.test_gqueue import Terminal
 
 ROOT = Path(gflow.__file__).parent.parent
-DOCS = ROOT.parent / "docs"
+DOCS = (ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").rglob("*.md")))
 CODE = "import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;main(s.pop(1),s.pop(1))"
 PYTHON = [sys.executable, "-P", "-X", "utf8", "-c", CODE, str(ROOT)]
 pytestmark = pytest.mark.skipif(
@@ -40,6 +40,11 @@ gbatch --hold --parsable --array 1-10%2 true
 gbatch --hold --param lr=0.1,0.01 --param seed=1-3 true {lr} {seed}
 gbatch --hold --depends-on @ -- true --hold
 gbatch --hold /usr/bin/env -i
+gbatch --hold ./prog 1
+gbatch --hold ./prog
+gbatch --hold ../work/prog 1
+gbatch --hold /usr/../usr/bin//env 1
+gjob show 3-9
 gbatch --hold --gres gpu:1 --mem 4G true
 gbatch --gpus 99 true
 gbatch --gpus none true
@@ -153,8 +158,10 @@ gjob hold 99
 """.strip().splitlines()
 
 
+# What the daemon may serve.
+READ = re.compile(r"(gbatch|gqueue|ginfo|gcancel|gjob (show|hold|release))( |$)")
 # What waits, watches, needs a cluster or a shell, or shows times.
-LOCAL = re.compile(r"[|;&<>\\]|\$\(|…|--wait|-W |--watch|-w|--since|--json|--on |--overflow")
+LOCAL = re.compile(r"[|;&<>\\]|\$\(|…|--wait|-W |--watch|-w|--since|--on |--overflow")
 
 
 def of_the_tests() -> list[str]:
@@ -168,7 +175,7 @@ def of_the_tests() -> list[str]:
             if len(words) < max(1, len(node.args)) or not all(isinstance(word, str) for word in words):
                 continue
             line = shlex.join(["gbatch"] * (node.func.attr == "submit") + words)
-            if re.match(r"(gbatch|gqueue|ginfo|gjob show)( |$)", line):
+            if READ.match(line):
                 found[line] = None
     return [line for line in found if not LOCAL.search(line)]
 
@@ -177,15 +184,15 @@ def of_the_docs() -> list[str]:
     """The commands of the documents that the daemon may serve, as shown there, if they need no shell."""
     found = dict.fromkeys(
         line.removeprefix("$ ").partition("  #")[0].strip()
-        for path in sorted(DOCS.glob("*.md"))
+        for path in DOCS
         for line in path.read_text().splitlines()
-        if re.match(r"(\$ )?(gbatch|gqueue|ginfo|gjob show) ", line)
+        if READ.match(line.removeprefix("$ "))
     )
     return [line for line in found if not LOCAL.search(line)]
 
 
 class Client:
-    """A way to run commands, with a daemon of its own."""
+    """A way to run commands, with a daemon of its own that starts no job. Its folder has two names."""
 
     def __init__(self, root: Path, command: list[str]) -> None:
         self.command = command
@@ -193,6 +200,10 @@ class Client:
         self.box.env |= {"GFLOW_EXPORT": "A", "EMPTY": "", "ODD": "\udcff=\n"}
         (self.box.work / "script.sh").write_text("#!/bin/sh\n# GFLOW --hold --gpus 1\necho $1\n")
         (self.box.work / "script.sh").chmod(0o755)
+        shutil.copy("/bin/true", self.box.work / "prog")
+        self.folder = root / "link"
+        self.folder.symlink_to("work")
+        self.run("gctl drain")
 
     def argv(self, line: str) -> list[str]:
         program, *words = shlex.split(line)
@@ -203,8 +214,8 @@ class Client:
     def run(self, line: str) -> tuple[int, str, str]:
         done = subprocess.run(
             self.argv(line),
-            cwd=self.box.work,
-            env=self.box.env,
+            cwd=self.folder,
+            env=self.box.env | {"PWD": str(self.folder)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
@@ -274,6 +285,7 @@ def test_every_client_prints_the_same_on_a_terminal(clients: list[Client], line:
 def test_the_job_of_every_client_inherits_the_same(clients: list[Client]) -> None:
     found = set()
     for client in clients:
+        client.run("gctl resume")
         number = client.run("gbatch --parsable --name inherits sh -c 'pwd; umask; env | LC_ALL=C sort'")[1]
         assert client.box.finished(int(number))["state"] == "Finished"
         text = client.plain((client.box.data / "logs" / f"{int(number)}.log").read_bytes())

@@ -21,7 +21,7 @@ from gflow.options.commands.gjob_options import ALIASES, options_of
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
 from gflow.options.job_options import COMMON, GBATCH, JSON
 from gflow.options.parse import parse
-from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, letter_note, terminal_notes
+from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, absolute, letter_note, terminal_notes
 from gflow.wire.encoding import encode
 from gflow.wire.requests import JobRequest, SubmitRequest
 
@@ -186,7 +186,7 @@ def _gbatch(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
             variables.setdefault(name, value)
     if values.keys() & SLOW or (values and any(name.startswith(b"SBATCH_") for name in variables)):
         return None
-    argv = _program_of(command, _facts_about(call, len(call.words) - len(command)))
+    argv = _program_of(command, _facts_about(call, len(call.words) - len(command)), call.cwd)
     if argv is None:
         return None
     job = JobRequest(
@@ -209,16 +209,16 @@ def _facts_about(call: Call, at: int) -> int:
     return int(call.facts[at : at + 1] or 0)
 
 
-def _program_of(command: list[str], facts: int) -> list[str] | None:
+def _program_of(command: list[str], facts: int, cwd: str) -> list[str] | None:
     """The argv of a program or of a shell command line. None: a script, or nothing that can run."""
     word = command[0] if command else ""
+    if facts & IS_BINARY:
+        return [absolute(word, cwd), *command[1:]]
     if len(command) == 1 and facts & IS_FILE:
         return None
     if len(command) == 1 and SHELL.intersection(word):
         return ["bash", "-c", word] if word.strip() else None
-    if "/" in word:
-        return command if len(command) > 1 and facts & IS_BINARY else None
-    return command if facts & IS_ON_PATH else None
+    return command if "/" not in word and facts & IS_ON_PATH else None
 
 
 PROGRAMS: dict[str, Callable[[Call, Callable[[], str]], ApiRequest | str | None]] = {
