@@ -64,6 +64,12 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
         lambda job: ("", call("gqueue", "-a", job)),
         lambda job: ("", call("gqueue", "-a", "-N", NAME, "-P", PROJECT)),
         lambda job: ("", call("gbatch", "--hold", "--depends-on", job, "true")),
+        lambda job: ("", call("gcancel", job)),
+        lambda job: ("", call("gcancel", "-n", NAME, job)),
+        lambda job: ("", call("gcancel", "-n", NAME, "-P", PROJECT, "-u", "all")),
+        lambda job: ("", call("gcancel", "--signal", "CONT", job)),
+        lambda job: ("", call("gjob", "hold", job)),
+        lambda job: ("", call("gjob", "release", job)),
     ],
     ("GET", "/jobs"): [
         lambda job: (f"?jobs={job}", None),
