@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,8 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import native_client
+from tests.fuzz.conftest import EXAMPLES
 
-ANSWERS = 300
+# `make fuzz` asks for more, with another seed each time.
+ANSWERS = 15 * EXAMPLES
+SEED = int(os.environ.get("GFLOW_FUZZ_SEED", "5"))
 # Starts the Python client: gqueue, in a Python that has the package.
 GQUEUE = "import sys; sys.argv[:] = ['gqueue']; from gflow.entry import main; main('gqueue')"
 
@@ -47,7 +52,31 @@ def has_connection(listener: socket.socket) -> bool:
 
 
 def test_hostile_answers_do_no_harm(folder: Path) -> None:
-    assert native_client.fuzz(folder, seed=5, most=ANSWERS) == ""
+    assert native_client.fuzz(folder, seed=SEED, most=ANSWERS) == ""
+
+
+def test_whole_output_is_written_when_pipe_does_not_block(folder: Path) -> None:
+    content = b"".join(b"%d\n" % number for number in range(100_000))
+    path = folder / "large"
+    with listening_at(str(path)) as (listener,):
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(
+                    b"%bcontent-length: %d\r\n\r\n%b" % (native_client.OK, len(content), content)
+                )
+
+        threading.Thread(target=serve, daemon=True).start()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        process = subprocess.Popen([folder / "gqueue"], env={"GFLOW_SOCKET": str(path)}, stdout=writer)
+        os.close(writer)
+        time.sleep(0.2)  # the pipe gets full
+        with open(reader, "rb") as file:
+            assert file.read() == content
+        assert process.wait(20) == 0
 
 
 def test_answer_is_printed_before_the_connection_closes(folder: Path) -> None:

@@ -189,9 +189,10 @@ def read_body(headers: bytes, content: bytes) -> bytes:
     at = headers.find(b"\r\ncontent-length: ")
     if at < 0:
         return join_chunks(content)
-    if len(content) < int(headers[at + 18 :].partition(b"\r\n")[0]):
+    length = headers[at + 18 :].partition(b"\r\n")[0]
+    if not length.isdigit() or len(content) < int(length):
         raise ConnectionResetError(CUT_OFF)
-    return content
+    return content[: int(length)]
 
 
 def join_chunks(content: bytes) -> bytes:
@@ -315,6 +316,10 @@ def write(fd: int, data: bytes) -> None:
             rest = rest[posix.write(fd, rest) :]
         except BrokenPipeError:  # `gqueue | head`: the reader has closed the pipe
             leave(1)
+        except BlockingIOError:  # a pipe that does not block is full
+            from select import select
+
+            select([], [fd], [])
 
 
 # ---------------------------------------------------------------- replacements for os and json
