@@ -60,7 +60,7 @@ def build(folder: Path) -> Path:
     subprocess.run([os.environ.get("CC", "cc"), *SANITIZED, "-o", program, SOURCE], check=True)
     (folder / "gbatch").write_bytes(program.read_bytes())
     (folder / "gbatch").chmod(0o755)
-    (folder / "python3").write_text(f'#!/bin/sh\nprintf %s "$6" >&2\nexit {HANDED_OVER}\n')
+    (folder / "python3").write_text(f'#!/bin/sh\nprintf %s "$8" >&2\nexit {HANDED_OVER}\n')
     (folder / "python3").chmod(0o755)
     return program
 

@@ -59,41 +59,39 @@ static void add_number(Bytes *to, long number)
     add_field(to, text);
 }
 
-/* Become the Python client. `lost`: the token of a request whose answer was lost; "-": the daemon does not serve us. */
+/* Become the Python client. `lost`: the token of a request whose answer was lost; "-": the daemon does not serve us.
+ * As launcher.sh: if the package is beside us, without site and environment, by the interpreter beside us; where there is
+ * none (pip install --user), by the one whose version the folder names, with site. Otherwise the package is editable.
+ */
 static _Noreturn void run_python(const char *lost)
 {
     static char code[] = "import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;"
                          "main(s.pop(1),s.pop(1))";
+    static const char *const packages[] = {"site-packages", "dist-packages"};
     char python[PATH_MAX + 16], lib[PATH_MAX + 16], site[PATH_MAX + 300] = "", entry[PATH_MAX + 320];
+    const char *version = "python3";
     snprintf(python, sizeof python, "%s/python3", bin);
     snprintf(lib, sizeof lib, "%s/../lib", bin);
     DIR *folder = opendir(lib);
-    for (struct dirent *one; !*site && folder && (one = readdir(folder));) {
-        snprintf(site, sizeof site, "%s/%s/site-packages", lib, one->d_name);
-        snprintf(entry, sizeof entry, "%s/gflow/entry.py", site);
-        if (strncmp(one->d_name, "python3", 7) || access(entry, R_OK))
-            *site = 0;
-    }
-    const char **argv = calloc((size_t)count + 11, sizeof *argv);
-    int at = 0;
+    for (struct dirent *one; !*site && folder && (one = readdir(folder));)
+        for (int at = 0; !*site && at < 2 && !strncmp(one->d_name, "python3", 7); at++) {
+            snprintf(site, sizeof site, "%s/%s/%s", lib, one->d_name, packages[at]);
+            snprintf(entry, sizeof entry, "%s/gflow/entry.py", site);
+            *site = access(entry, R_OK) ? 0 : *site;
+            version = *site ? one->d_name : version;
+        }
+    bool is_beside = !access(python, X_OK);
+    const char *const start[] = {is_beside ? python : version, !*site ? "-P" : is_beside ? "-IS" : "-I",
+                                 "-X", "utf8", "-c", code, *site ? site : bin, program, lost};
+    const size_t length = sizeof start / sizeof *start;
+    const char **argv = calloc(length + (size_t)count + 1, sizeof *argv);
     if (!argv)
         fail("out of memory");
-    argv[at++] = python;
-    if (*site) {                                           /* no site, no environment: see launcher.sh */
-        argv[at++] = "-I";
-        argv[at++] = "-S";
-        argv[at++] = "-X";
-        argv[at++] = "utf8";
-    } else                                                 /* an editable installation */
-        argv[at++] = "-P";
-    argv[at++] = "-c";
-    argv[at++] = code;
-    argv[at++] = *site ? site : bin;
-    argv[at++] = program;
-    argv[at++] = lost;
-    memcpy(argv + at, words, (size_t)count * sizeof *argv);
-    execv(python, (char **)argv);
-    fail(strerror(errno));
+    memcpy(argv, start, sizeof start);
+    memcpy(argv + length, words, (size_t)count * sizeof *argv);
+    execvp(argv[0], (char **)argv);
+    dprintf(2, "%s: %s: %s\n", program, argv[0], strerror(errno));
+    _exit(1);
 }
 
 static const char *variable(const char *name)
