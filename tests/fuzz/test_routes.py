@@ -196,7 +196,7 @@ def call_of(data: st.DataObject, work: str) -> list[str]:
     elif program == "gcancel":
         words += data.draw(st.lists(st.sampled_from(("3", "4", "3_2", "99")), min_size=1, max_size=3), "jobs")
     else:
-        command = ["show", "hold", "release", "why"]
+        command = ["show", "results", "history", "usage", "hold", "release", "why"]
         words = [
             *([data.draw(st.sampled_from(command), "command")] if program == "gjob" else []),
             *words,

@@ -88,6 +88,17 @@ gjob show 99
 gjob show nonsense
 gjob show 1/2
 gjob show --bogus 1
+gjob history 1
+gjob history @ --json
+gjob history 9999
+gjob usage 1
+gjob usage 1 --csv
+gjob results g7
+gjob results g7 1 --csv --failed
+gjob results 1-9 -r loss -s Hold
+gjob results 1-3 --json
+gjob results 1-3 -o yaml
+gjob results 9999
 gjob hold 1
 gjob hold 9999
 gjob hold 1-3,5
@@ -153,13 +164,17 @@ gjob hold --json 5
 gcancel --dry-run 5
 gcancel --json 5
 gcancel --json 9999
-gjob history 1
+gjob history
+gjob history 1 2
+gjob history 1/2
+gjob usage --json 9999
+gjob results --help
 gjob hold 99
 """.strip().splitlines()
 
 
 # What the daemon may serve.
-READ = re.compile(r"(gbatch|gqueue|ginfo|gcancel|gjob (show|hold|release))( |$)")
+READ = re.compile(r"(gbatch|gqueue|ginfo|gcancel|gjob (show|history|usage|results|hold|release))( |$)")
 # What waits, watches, needs a cluster or a shell, or shows times.
 LOCAL = re.compile(r"[|;&<>\\]|\$\(|…|--wait|-W |--watch|-w|--since|--on |--overflow")
 
@@ -224,7 +239,7 @@ class Client:
     def plain(self, text: bytes) -> str:
         """Without what differs between daemons: times, processes, and the folder."""
         shown = text.decode(errors="surrogateescape").replace(str(self.box.root), "ROOT")
-        shown = re.sub(r"\(pid \d+\)", "(pid)", shown)
+        shown = re.sub(r"\bpid \d+", "pid", shown)
         shown = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME", shown)
         return re.sub(r"\b\d\d:\d\d(:\d\d)?\b|(?<=_s\":)[\d.]+|\b1\d{9}\.\d+", "TIME", shown)
 
@@ -269,6 +284,7 @@ def test_every_client_prints_the_same_for_other_tests(clients: list[Client]) -> 
     [
         "gqueue -a", "gqueue -a --expand", "gqueue --no-such", "gjob show 2", "gjob show 99", "ginfo",
         "gbatch --hold -n 4 python3 train.py --gpus 2", "gbatch --hold --param seed=1-3 true {seed}",
+        "gjob history 1", "gjob results 1-9",
         "gjob hold 1", "gjob hold 1-3", "gcancel 9999", "gcancel -n 'no*'", "gcancel --dry-run 1",
         "gbatch --gpus 99 true", "gbatch --notify-email nobody true", "gbatch --hold --array 1-5 true",
     ],

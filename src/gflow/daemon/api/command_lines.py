@@ -18,6 +18,7 @@ from gflow.options.commands.gcancel_options import OPTIONS as GCANCEL
 from gflow.options.commands.gcancel_request import gcancel_request
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gjob_options import ALIASES, options_of
+from gflow.options.commands.gjob_results_query import results_query
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
 from gflow.options.job_options import COMMON, GBATCH, JSON
 from gflow.options.parse import parse
@@ -131,18 +132,41 @@ def _ginfo(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
 def _gjob(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     name = next((word for word in call.words if not word.startswith("-")), "")
     command = ALIASES.get(name, name)
-    if command not in ("show", "hold", "release") or any(word.startswith("--at") for word in call.words):
+    if command not in GJOB or any(word.startswith("--at") for word in call.words):
         return None
     rest = list(call.words)
     rest.remove(name)
     values, jobs = parse(rest, (*options_of(command), JSON, *COMMON))
-    if "help" in values or not jobs:
-        return None
-    if command != "show":
-        return _change(f"/jobs/{command}", {"jobs": jobs}, values, call)
+    return None if "help" in values or not jobs else GJOB[command](command, values, jobs, call)
+
+
+def _show(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
     query = {"metric": values["metric"]} if "metric" in values else {}
     query |= {"highest": "1"} if "highest" in values else {}
     return _read("/jobs/" + ",".join(jobs), values, query, call)
+
+
+def _facts(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    if len(jobs) != 1 or "/" in jobs[0]:
+        return None
+    query = {"csv": "1"} if "csv" in values else {}
+    return ApiRequest("GET", f"/jobs/{jobs[0]}/{command}", query, is_json="json" in values)
+
+
+def _results(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    output, query = results_query(values, jobs)
+    query |= call.terminal() if output == "table" else {}
+    return ApiRequest("GET", "/jobs", query, is_json=output == "json")
+
+
+def _hold(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    return _change(f"/jobs/{command}", {"jobs": jobs}, values, call)
+
+
+# Commands of gjob. The others are left to the client.
+GJOB = {
+    "show": _show, "history": _facts, "usage": _facts, "results": _results, "hold": _hold, "release": _hold,
+}  # fmt: skip
 
 
 def _read(path: str, values: dict[str, Any], query: dict[str, str], call: Call) -> ApiRequest:
