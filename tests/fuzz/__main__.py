@@ -19,7 +19,7 @@ def main() -> int:
         print(f"round {rounds}, seed {seed}", flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "tests/fuzz", f"--hypothesis-seed={seed}"],
-            env=os.environ | {"GFLOW_FUZZ_EXAMPLES": str(EXAMPLES)},
+            env=os.environ | {"GFLOW_FUZZ_EXAMPLES": str(EXAMPLES), "GFLOW_FUZZ_SEED": str(seed)},
         )
         if done.returncode:
             return 1

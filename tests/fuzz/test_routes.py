@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.daemon.api.routes import ROUTES
+from gflow.options.commands.gcancel_options import OPTIONS as GCANCEL
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
 from gflow.options.job_options import GBATCH, JOB
@@ -184,18 +185,20 @@ def test_option_of_any_json_type_is_taken_or_refused(served: Box, route: str) ->
 
 
 def call_of(data: st.DataObject, work: str) -> list[str]:
-    """The fields of a command line that has no effect: its job is held, and is `true`."""
+    """The fields of a command line that ends no jobs but 3 and 4, and submits none that is not `true`."""
     program = data.draw(st.sampled_from(("gbatch", "gqueue", "ginfo", "gjob", "gcancel", "gctl")), "program")
-    table = {"gbatch": GBATCH, "gqueue": GQUEUE}.get(program, GINFO)
-    names = st.sampled_from([option.name for option in table if option.name not in PATHS])
+    table = {"gbatch": GBATCH, "gqueue": GQUEUE, "gcancel": GCANCEL}.get(program, GINFO)
+    names = st.sampled_from([option.name for option in table if option.name not in (*PATHS, "all")])
     options = data.draw(st.lists(st.tuples(names, st.none() | TEXT), max_size=4), "options")
     words = [f"--{name}" + ("" if value is None else f"={value}") for name, value in options]
     if program == "gbatch":
         words = ["--hold", *words, "--", "true"]
+    elif program == "gcancel":
+        words += data.draw(st.lists(st.sampled_from(("3", "4", "3_2", "99")), min_size=1, max_size=3), "jobs")
     else:
+        command = ["show", "results", "history", "usage", "hold", "release", "why"]
         words = [
-            *(["show"] if program == "gjob" else []),
-            *(["--dry-run"] if program == "gcancel" else []),
+            *([data.draw(st.sampled_from(command), "command")] if program == "gjob" else []),
             *words,
             *data.draw(st.lists(REFERENCE, max_size=3)),
         ]

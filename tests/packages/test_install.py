@@ -26,6 +26,16 @@ def install_by_pip(machine: Machine, wheel: Path, python: str) -> Callable[[], o
     return lambda: machine.run(folder / "bin/pip", "uninstall", "--yes", "gflow-scheduler")
 
 
+def install_by_pip_user(machine: Machine, wheel: Path, python: str) -> Callable[[], object]:
+    """The commands are in ~/.local/bin, and no Python is there."""
+    machine.add_to_path(Path(python).parent)
+    machine.run(python, "-m", "pip", "install", "--user", "--break-system-packages", wheel)
+    machine.add_to_path(machine.home / ".local/bin")
+    assert not (machine.home / ".local/bin/python3").exists()
+    words = ("uninstall", "--yes", "--break-system-packages", "gflow-scheduler")
+    return lambda: machine.run(python, "-m", "pip", *words)
+
+
 def install_by_pipx(machine: Machine, wheel: Path, python: str) -> Callable[[], object]:
     machine.run(TOOLS / "pipx", "install", "--python", python, wheel)
     machine.add_to_path(machine.home / ".local/bin")
@@ -40,7 +50,7 @@ def install_by_uv(machine: Machine, wheel: Path, python: str) -> Callable[[], ob
     return lambda: machine.run(TOOLS / "uv", "tool", "uninstall", "gflow-scheduler")
 
 
-WAYS = (install_by_pip, install_by_pipx, install_by_uv)
+WAYS = (install_by_pip, install_by_pip_user, install_by_pipx, install_by_uv)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -67,9 +77,12 @@ def leftovers(home: Path) -> list[str]:
     return [name for name in found if pattern.search(name) and not name.startswith(DATA)]
 
 
-def test_pure_wheel_runs_jobs_by_the_python_shim(machine: Machine, packages: Path) -> None:
+@pytest.mark.parametrize("install", WAYS[:2], ids=["pip", "pip_user"])
+def test_pure_wheel_runs_jobs_by_the_python_shim(
+    machine: Machine, packages: Path, install: Callable[..., Callable[[], object]]
+) -> None:
     (wheel,) = packages.glob("*-none-any.whl")
-    install_by_pip(machine, wheel, find_python("3.11"))
+    install(machine, wheel, find_python("3.11"))
     assert not list(machine.home.rglob("gflow-shim"))
     machine.run_first_job()
 

@@ -461,11 +461,13 @@ def test_a_body_of_another_type_is_not_looked_at(busy: Box, kind: str) -> None:
     answered(busy, "POST", "/jobs/cancel", b'{"jobs": ["1"]}', {"Content-Type": kind}, 415)
 
 
-def test_a_request_that_is_too_large_is_refused_when_it_gets_so(busy: Box) -> None:
+@pytest.mark.parametrize("path", ["/jobs", "/command"])
+def test_a_request_that_is_too_large_is_refused_when_it_gets_so(busy: Box, path: str) -> None:
     """Announced or not: the client need not send the rest of it."""
     before = contents(busy)
     with unix_socket(busy) as sock:
-        sock.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n")
+        sock.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\n" % path.encode())
+        sock.sendall(b"Content-Length: 999999999999\r\n\r\n")
         chunk = b" " * (1 << 20)
         answer = b""
         try:

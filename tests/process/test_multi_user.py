@@ -158,6 +158,31 @@ def test_a_refusal_changes_nothing(machine: System, role: str) -> None:
     assert machine.box.job(job) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "route", "allowed"),
+    [
+        (["gcancel"], "/jobs/cancel", "cancelled"),
+        (["gcancel", "--signal", "CONT"], "/jobs/signal", "is not running"),
+        (["gjob", "hold"], "/jobs/hold", "held"),
+        (["gjob", "release"], "/jobs/release", "released"),
+    ],
+)
+def test_command_line_has_the_permission_of_its_route(
+    machine: System, words: list[str], route: str, allowed: str
+) -> None:
+    for role in ROLES:
+        job = submitted(machine, machine.ann, "true", hold=True, array="1-3%2")
+        before = machine.box.job(job)
+        program, *rest = [*words, str(job)]
+        fields = [program, "", "/", "0", "-1", "-1", "0", "", str(len(rest)), *rest, ""]
+        status, text = machine.ask(who_is(machine, role), "POST", "/command", "\0".join(fields).encode())
+        if role in ALLOWED[PERMISSIONS["POST", route]]:
+            assert (status, allowed in text.decode()) == (200, True), (role, text)
+        else:
+            assert (status, f"job {job} belongs to" in text.decode()) == (200, True), (role, text)
+            assert machine.box.job(job) == before
+
+
 def test_selection_with_foreign_job_is_refused_whole(machine: System) -> None:
     mine = submitted(machine, machine.bob, "true", hold=True)
     theirs = submitted(machine, machine.ann, "true", hold=True)

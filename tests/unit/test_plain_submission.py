@@ -4,7 +4,7 @@ import pytest
 
 from gflow.options.job_options import GBATCH
 from gflow.options.parse import parse
-from gflow.options.plain_submission import terminal_notes
+from gflow.options.plain_submission import absolute, terminal_notes
 
 
 def note_of(words):
@@ -53,3 +53,16 @@ def test_gpus_after_the_command_are_noted(words, given):
 )
 def test_no_note_if_the_job_asks_for_gpus_or_the_word_is_another(words):
     assert note_of(words) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "found"),
+    [
+        ("/bin/../bin/env", "/work", "/bin/../bin/env"),
+        ("./run", "/work", "/work/run"),
+        ("a/run", "/", "/a/run"),
+        ("../run", "/link", "/link/../run"),
+    ],
+)
+def test_program_keeps_parent_folders_when_made_absolute(path, folder, found):
+    assert absolute(path, folder) == found

@@ -183,20 +183,10 @@ def _place_of(job: str) -> dict[str, Any]:
 
 
 def _results(values: Values, jobs: list[str]) -> int:
-    from gflow.options.parse import output_of
+    from gflow.options.commands.gjob_results_query import results_query
 
-    output = "csv" if "csv" in values else output_of(values, options_of("results"))
-    states = [values["states"]] if "states" in values else []
-    if "failed" in values:
-        from gflow.job_states import FAILED_NAMES
-
-        states += FAILED_NAMES
-    query = {
-        "jobs": ",".join(jobs), "all": "1", "limit": "0", "sort": values.get("sort", ""),
-        "states": ",".join(states), "form": "results" if output == "table" else f"results-{output}",
-    }  # fmt: skip
-    if output == "table":
-        query |= hot_path.terminal()
+    output, query = results_query(values, jobs)
+    query |= hot_path.terminal() if output == "table" else {}
     return http.show("/jobs", as_json=output == "json", **query)
 
 

@@ -189,9 +189,10 @@ def read_body(headers: bytes, content: bytes) -> bytes:
     at = headers.find(b"\r\ncontent-length: ")
     if at < 0:
         return join_chunks(content)
-    if len(content) < int(headers[at + 18 :].partition(b"\r\n")[0]):
+    length = headers[at + 18 :].partition(b"\r\n")[0]
+    if not length.isdigit() or len(content) < int(length):
         raise ConnectionResetError(CUT_OFF)
-    return content
+    return content[: int(length)]
 
 
 def join_chunks(content: bytes) -> bytes:
@@ -237,7 +238,7 @@ def is_ours(sock: socket, path: str) -> bool:
 
     Other users may be able to write to the socket's folder, and a submission contains the environment.
     """
-    if path in (getenv("GFLOW_SOCKET"), paths.system_socket(getenv)):
+    if getenv("GFLOW_SOCKET") or path == paths.system_socket(getenv):
         return True
     uid = int.from_bytes(sock.getsockopt(1, 17, 12)[4:8], sys.byteorder)  # SOL_SOCKET, SO_PEERCRED
     return uid in (0, posix.geteuid())
@@ -253,14 +254,14 @@ def find_socket() -> str:
 
 
 def own_address() -> str:
-    """Path of the socket of the user's own daemon."""
+    """The socket of the user's own daemon: the one in its file, if that is absolute, or the usual one."""
     try:
         fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
         return paths.own_socket(getenv)
     address = posix.read(fd, 4096).decode(errors="surrogateescape").strip()
     posix.close(fd)
-    return address
+    return address if address.startswith("/") else paths.own_socket(getenv)
 
 
 def use_socket(path: str) -> None:
@@ -315,6 +316,10 @@ def write(fd: int, data: bytes) -> None:
             rest = rest[posix.write(fd, rest) :]
         except BrokenPipeError:  # `gqueue | head`: the reader has closed the pipe
             leave(1)
+        except BlockingIOError:  # a pipe that does not block is full
+            from select import select
+
+            select([], [fd], [])
 
 
 # ---------------------------------------------------------------- replacements for os and json

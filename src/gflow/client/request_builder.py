@@ -14,7 +14,7 @@ from gflow.errors import UsageError
 from gflow.options import directives, slurm
 from gflow.options.job_options import GBATCH
 from gflow.options.parse import parse
-from gflow.options.plain_submission import JOB_NAMES, SHELL
+from gflow.options.plain_submission import JOB_NAMES, SHELL, absolute
 from gflow.options.sbatch_words import merge_words, overridden_variables
 
 # The working folder is taken from $PWD, so a job can be submitted through a link.
@@ -128,7 +128,7 @@ def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]
 
 def _file(values: dict[str, Any], command: list[str]) -> str:
     """A file and its arguments: an executable or a script."""
-    path = os.path.abspath(command[0])
+    path = absolute(command[0], hot_path.working_folder())
     if hot_path.is_binary(path):
         return _body(values, [path, *command[1:]])
     content = read_file(command[0])

@@ -45,6 +45,7 @@ from gflow.daemon.process.tcp_settings import LOOPBACK, ListenSettings
 from gflow.daemon.process.web_listener import WebListener
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError
+from gflow.store import files
 from gflow.store.location import is_about_a_disk, unusable_error
 
 log = logging.getLogger("gflow.daemon")
@@ -244,10 +245,7 @@ def _attempt(what: str, step: Callable[[], object]) -> None:
 
 def _write_address(settings: Settings) -> None:
     """Write the path of the socket for clients: their XDG_RUNTIME_DIR may differ from the daemon's."""
-    path = settings.data / "address"
-    temporary = path.with_suffix(".new")
-    temporary.write_text(str(settings.socket))
-    temporary.rename(path)
+    files.replace_private(settings.data / "address", os.fsencode(settings.socket))
 
 
 def _tune_garbage_collector() -> None:

@@ -21,6 +21,11 @@ SLOW = frozenset({
 JOB_NAMES = frozenset(option.name for option in JOB)
 
 
+def absolute(path: str, folder: str) -> str:
+    """A path from a folder, in which `..` stays: the folder before it may be a link."""
+    return path if path.startswith("/") else folder.rstrip("/") + "/" + path.removeprefix("./")
+
+
 def letter_note(values: Mapping[str, Any], words: list[str]) -> str:
     """A note that -n with a number names the job: in Slurm it is the number of tasks."""
     name = values.get("name", "")

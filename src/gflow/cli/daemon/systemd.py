@@ -84,7 +84,7 @@ def _escaped(text: str) -> str:
 def program() -> str:
     """Path of this installation's gflowd."""
     ours = os.path.join(os.path.dirname(sys.executable), "gflowd")
-    return ours if os.path.exists(ours) else USUAL
+    return ours if os.path.exists(ours) else shutil.which("gflowd") or USUAL
 
 
 def show(values: dict[str, Any]) -> int:

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { LOOKED_UP = 16, MOST_ANSWER = 1 << 30, MOST_FILE = 1 << 20 };
+enum { LOOKED_UP = 16, MOST_ANSWER = 1 << 30, NO_LENGTH };
 typedef struct {
     char *at;
     size_t size, room;
@@ -58,41 +59,39 @@ static void add_number(Bytes *to, long number)
     add_field(to, text);
 }
 
-/* Become the Python client. `lost`: the token of a request whose answer was lost; "-": the daemon does not serve us. */
+/* Become the Python client. `lost`: the token of a request whose answer was lost; "-": the daemon does not serve us.
+ * As launcher.sh: if the package is beside us, without site and environment, by the interpreter beside us; where there is
+ * none (pip install --user), by the one whose version the folder names, with site. Otherwise the package is editable.
+ */
 static _Noreturn void run_python(const char *lost)
 {
     static char code[] = "import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;"
                          "main(s.pop(1),s.pop(1))";
+    static const char *const packages[] = {"site-packages", "dist-packages"};
     char python[PATH_MAX + 16], lib[PATH_MAX + 16], site[PATH_MAX + 300] = "", entry[PATH_MAX + 320];
+    const char *version = "python3";
     snprintf(python, sizeof python, "%s/python3", bin);
     snprintf(lib, sizeof lib, "%s/../lib", bin);
     DIR *folder = opendir(lib);
-    for (struct dirent *one; !*site && folder && (one = readdir(folder));) {
-        snprintf(site, sizeof site, "%s/%s/site-packages", lib, one->d_name);
-        snprintf(entry, sizeof entry, "%s/gflow/entry.py", site);
-        if (strncmp(one->d_name, "python3", 7) || access(entry, R_OK))
-            *site = 0;
-    }
-    const char **argv = calloc((size_t)count + 11, sizeof *argv);
-    int at = 0;
+    for (struct dirent *one; !*site && folder && (one = readdir(folder));)
+        for (int at = 0; !*site && at < 2 && !strncmp(one->d_name, "python3", 7); at++) {
+            snprintf(site, sizeof site, "%s/%s/%s", lib, one->d_name, packages[at]);
+            snprintf(entry, sizeof entry, "%s/gflow/entry.py", site);
+            *site = access(entry, R_OK) ? 0 : *site;
+            version = *site ? one->d_name : version;
+        }
+    bool is_beside = !access(python, X_OK);
+    const char *const start[] = {is_beside ? python : version, !*site ? "-P" : is_beside ? "-IS" : "-I",
+                                 "-X", "utf8", "-c", code, *site ? site : bin, program, lost};
+    const size_t length = sizeof start / sizeof *start;
+    const char **argv = calloc(length + (size_t)count + 1, sizeof *argv);
     if (!argv)
         fail("out of memory");
-    argv[at++] = python;
-    if (*site) {                                           /* no site, no environment: see launcher.sh */
-        argv[at++] = "-I";
-        argv[at++] = "-S";
-        argv[at++] = "-X";
-        argv[at++] = "utf8";
-    } else                                                 /* an editable installation */
-        argv[at++] = "-P";
-    argv[at++] = "-c";
-    argv[at++] = code;
-    argv[at++] = *site ? site : bin;
-    argv[at++] = program;
-    argv[at++] = lost;
-    memcpy(argv + at, words, (size_t)count * sizeof *argv);
-    execv(python, (char **)argv);
-    fail(strerror(errno));
+    memcpy(argv, start, sizeof start);
+    memcpy(argv + length, words, (size_t)count * sizeof *argv);
+    execvp(argv[0], (char **)argv);
+    dprintf(2, "%s: %s: %s\n", program, argv[0], strerror(errno));
+    _exit(1);
 }
 
 static const char *variable(const char *name)
@@ -115,39 +114,38 @@ static void join(char path[PATH_MAX], const char *first, const char *second)
         run_python("-");
 }
 
-/* The socket of the user's own daemon. */
+/* The socket of the user's own daemon: what the file `address` says, or the usual one if that is no absolute path. */
 static void own_address(char path[PATH_MAX])
 {
+    static const char space[] = " \t\n\v\f\r";
     char data[PATH_MAX], file[PATH_MAX];
-    const char *home = variable("HOME"), *xdg = variable("XDG_DATA_HOME");
+    const char *home = variable("HOME"), *xdg = variable("XDG_DATA_HOME"), *runtime = variable("XDG_RUNTIME_DIR");
     join(file, *xdg == '/' ? xdg : *home ? home : "/", *xdg == '/' ? "" : "/.local/share");
     join(data, file, "/gflow");
     join(file, data, "/address");
     int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        const char *runtime = variable("XDG_RUNTIME_DIR");
-        join(path, *runtime ? runtime : data, *runtime ? "/gflow/gflowd.sock" : "/gflowd.sock");
-        return;
-    }
     ssize_t size = read(fd, file, sizeof file - 1);
     close(fd);
     file[size > 0 ? size : 0] = 0;
-    static const char space[] = " \t\n\v\f\r";
     char *text = file + strspn(file, space);
-    for (size = (ssize_t)strlen(text); size && strchr(space, text[size - 1]);)
-        text[--size] = 0;
-    join(path, text, "");
+    for (size_t end = strlen(text); end && strchr(space, text[end - 1]);)
+        text[--end] = 0;
+    if (*text == '/')
+        join(path, text, "");
+    else
+        join(path, *runtime ? runtime : data, *runtime ? "/gflow/gflowd.sock" : "/gflowd.sock");
 }
 
 /* A connection to the daemon, which is root's or ours unless the user named its socket. */
 static int connect_daemon(void)
 {
     char system[PATH_MAX], own[PATH_MAX];
-    const char *chosen = variable("GFLOW_SOCKET"), *path = chosen;
+    const char *chosen = variable("GFLOW_SOCKET");
     join(system, variable("GFLOW_SYSTEM_ROOT"), "/run/gflow/gflowd.sock");
-    own_address(own);
     if (!*chosen)
-        path = exists(system) ? system : own;
+        own_address(own);
+    const char *path = *chosen ? chosen : exists(system) ? system : own;
+    bool is_named = *chosen || path == system;
     if (path == system && isatty(1) && !strcmp(program, "gqueue") && exists(own))
         run_python("-");                                    /* it may point to jobs of the other daemon */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -168,8 +166,7 @@ static int connect_daemon(void)
         close(folder);
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) ||
-        (strcmp(path, chosen) && strcmp(path, system) && peer.uid && peer.uid != geteuid()))
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (!is_named && peer.uid && peer.uid != geteuid()))
         run_python("-");
     return fd;
 }
@@ -248,11 +245,16 @@ static Bytes describe_call(void)
 
 /* ------------------------------------------------------------ the answer */
 
-/* The value of a header; NULL: it is not there. */
-static const char *header(const char *head, const char *name)
+/* A number in the head of an answer. `otherwise`: it is not there; -1: what is there is no number. */
+static long number(const char *head, const char *end, const char *name, long otherwise)
 {
     const char *found = strstr(head, name);
-    return found ? found + strlen(name) : NULL;
+    char *behind;
+    if (!found || found >= end)
+        return otherwise;
+    found += strlen(name);
+    unsigned long value = strtoul(found, &behind, 10);
+    return *found >= '0' && *found <= '9' && *behind == '\r' && value <= MOST_ANSWER ? (long)value : -1;
 }
 
 /* How long an answer will be, by its head; 0: its head is not complete. Without a length it ends when the daemon closes
@@ -261,9 +263,8 @@ static const char *header(const char *head, const char *name)
 static size_t whole_size(const Bytes *answer)
 {
     const char *content = memmem(answer->at, answer->size, "\r\n\r\n", 4);
-    const char *length = content ? header(answer->at, "\r\ncontent-length: ") : NULL;
-    size_t size = length && length < content ? strtoul(length, NULL, 10) : MOST_ANSWER;
-    return !content ? 0 : size < MOST_ANSWER ? (size_t)(content + 4 - answer->at) + size : SIZE_MAX;
+    long length = content ? number(answer->at, content, "\r\ncontent-length: ", -1) : -1;
+    return !content ? 0 : length < 0 ? SIZE_MAX : (size_t)(content + 4 - answer->at + length);
 }
 
 /* Send the request and receive the answer. */
@@ -301,17 +302,17 @@ static ssize_t join_chunks(char *body, size_t size)
 {
     char *from = body, *to = body, *end = body + size, *line;
     while ((line = memmem(from, (size_t)(end - from), "\r\n", 2))) {
-        char *last;
-        unsigned long length = strtoul(from, &last, 16);
+        size_t length = strtoul(from, NULL, 16), digits = strspn(from, "0123456789abcdefABCDEF");
+        bool is_length = digits && from + digits == line;
         from = line + 2;
-        if (last != line || length > (size_t)(end - from))
+        if (!is_length || length > (size_t)(end - from))
             return -1;
         if (!length)
             return to - body;
         memmove(to, from, length);
         to += length;
         from += length;
-        if (end - from < 2)
+        if (end - from < 2 || memcmp(from, "\r\n", 2))
             return -1;
         from += 2;
     }
@@ -325,7 +326,9 @@ static void print(int fd, const char *bytes, size_t size)
         ssize_t some = write(fd, bytes, size);
         if (some < 0 && errno == EPIPE)                    /* `gqueue | head`: the reader has closed the pipe */
             _exit(1);
-        if (some < 0 && errno != EINTR)
+        if (some < 0 && errno == EAGAIN)                   /* a pipe that does not block is full */
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+        else if (some < 0 && errno != EINTR)
             fail(strerror(errno));
         bytes += some > 0 ? some : 0;
         size -= some > 0 ? (size_t)some : 0;
@@ -340,25 +343,23 @@ static void run_in_daemon(void)
     for (int at = 0; at < 16; at++)
         snprintf(token + 2 * at, 3, "%02x", random[at]);
     Bytes body = describe_call(), answer = exchange(&body);
-    char *head = answer.at ? answer.at : "", *content = answer.at ? memmem(head, answer.size, "\r\n\r\n", 4) : NULL;
+    char *head = answer.at, *content = head ? memmem(head, answer.size, "\r\n\r\n", 4) : NULL;
     if (!content)
         run_python(token);
-    *content = 0;
+    if (strncmp(head, "HTTP/1.1 200 ", 13)) {
+        bool is_undone = !strncmp(head, "HTTP/1.1 204 ", 13) || !strncmp(head, "HTTP/1.1 4", 10);
+        run_python(is_undone || strcmp(program, "gbatch") ? "-" : token);
+    }
+    long length = number(head, content, "\r\ncontent-length: ", NO_LENGTH);
+    long code = number(head, content, "\r\nx-gflow-exit: ", 0), errors = number(head, content, "\r\nx-gflow-stderr: ", 0);
     content += 4;
-    int status = strncmp(head, "HTTP/1.1 ", 9) ? 500 : atoi(head + 9);
-    if (status != 200)
-        run_python(status < 500 || strcmp(program, "gbatch") ? "-" : token);
-    ssize_t size = answer.at + answer.size - content;
-    const char *length = header(head, "\r\ncontent-length: "), *exit_code = header(head, "\r\nx-gflow-exit: "),
-               *errors = header(head, "\r\nx-gflow-stderr: ");
-    size = !length ? join_chunks(content, (size_t)size) : strtoul(length, NULL, 10) > (size_t)size ? -1 : size;
-    if (size < 0)
+    ssize_t size = head + answer.size - content;
+    size = length == NO_LENGTH ? join_chunks(content, (size_t)size) : length > size ? -1 : length;
+    if (size < 0 || errors < 0 || errors > size || code < 0)
         run_python(token);
-    size_t to_stderr = errors ? strtoul(errors, NULL, 10) : 0;
-    to_stderr = to_stderr < (size_t)size ? to_stderr : (size_t)size;
-    print(2, content, to_stderr);
-    print(1, content + to_stderr, (size_t)size - to_stderr);
-    _exit(exit_code ? atoi(exit_code) & 255 : 0);
+    print(2, content, (size_t)errors);
+    print(1, content + errors, (size_t)(size - errors));
+    _exit((int)code & 255);
 }
 
 int main(int argc, char **argv)

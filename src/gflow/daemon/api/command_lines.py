@@ -18,10 +18,11 @@ from gflow.options.commands.gcancel_options import OPTIONS as GCANCEL
 from gflow.options.commands.gcancel_request import gcancel_request
 from gflow.options.commands.ginfo_options import OPTIONS as GINFO
 from gflow.options.commands.gjob_options import ALIASES, options_of
+from gflow.options.commands.gjob_results_query import results_query
 from gflow.options.commands.gqueue_query import clusters_of, gqueue_query, read_gqueue
 from gflow.options.job_options import COMMON, GBATCH, JSON
 from gflow.options.parse import parse
-from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, letter_note, terminal_notes
+from gflow.options.plain_submission import JOB_NAMES, SHELL, SLOW, absolute, letter_note, terminal_notes
 from gflow.wire.encoding import encode
 from gflow.wire.requests import JobRequest, SubmitRequest
 
@@ -131,18 +132,41 @@ def _ginfo(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
 def _gjob(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
     name = next((word for word in call.words if not word.startswith("-")), "")
     command = ALIASES.get(name, name)
-    if command not in ("show", "hold", "release") or any(word.startswith("--at") for word in call.words):
+    if command not in GJOB or any(word.startswith("--at") for word in call.words):
         return None
     rest = list(call.words)
     rest.remove(name)
     values, jobs = parse(rest, (*options_of(command), JSON, *COMMON))
-    if "help" in values or not jobs:
-        return None
-    if command != "show":
-        return _change(f"/jobs/{command}", {"jobs": jobs}, values, call)
+    return None if "help" in values or not jobs else GJOB[command](command, values, jobs, call)
+
+
+def _show(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
     query = {"metric": values["metric"]} if "metric" in values else {}
     query |= {"highest": "1"} if "highest" in values else {}
     return _read("/jobs/" + ",".join(jobs), values, query, call)
+
+
+def _facts(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    if len(jobs) != 1 or "/" in jobs[0]:
+        return None
+    query = {"csv": "1"} if "csv" in values else {}
+    return ApiRequest("GET", f"/jobs/{jobs[0]}/{command}", query, is_json="json" in values)
+
+
+def _results(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    output, query = results_query(values, jobs)
+    query |= call.terminal() if output == "table" else {}
+    return ApiRequest("GET", "/jobs", query, is_json=output == "json")
+
+
+def _hold(command: str, values: dict[str, Any], jobs: list[str], call: Call) -> ApiRequest | None:
+    return _change(f"/jobs/{command}", {"jobs": jobs}, values, call)
+
+
+# Commands of gjob. The others are left to the client.
+GJOB = {
+    "show": _show, "history": _facts, "usage": _facts, "results": _results, "hold": _hold, "release": _hold,
+}  # fmt: skip
 
 
 def _read(path: str, values: dict[str, Any], query: dict[str, str], call: Call) -> ApiRequest:
@@ -186,7 +210,7 @@ def _gbatch(call: Call, user: Callable[[], str]) -> ApiRequest | str | None:
             variables.setdefault(name, value)
     if values.keys() & SLOW or (values and any(name.startswith(b"SBATCH_") for name in variables)):
         return None
-    argv = _program_of(command, _facts_about(call, len(call.words) - len(command)))
+    argv = _program_of(command, _facts_about(call, len(call.words) - len(command)), call.cwd)
     if argv is None:
         return None
     job = JobRequest(
@@ -209,16 +233,16 @@ def _facts_about(call: Call, at: int) -> int:
     return int(call.facts[at : at + 1] or 0)
 
 
-def _program_of(command: list[str], facts: int) -> list[str] | None:
+def _program_of(command: list[str], facts: int, cwd: str) -> list[str] | None:
     """The argv of a program or of a shell command line. None: a script, or nothing that can run."""
     word = command[0] if command else ""
+    if facts & IS_BINARY:
+        return [absolute(word, cwd), *command[1:]]
     if len(command) == 1 and facts & IS_FILE:
         return None
     if len(command) == 1 and SHELL.intersection(word):
         return ["bash", "-c", word] if word.strip() else None
-    if "/" in word:
-        return command if len(command) > 1 and facts & IS_BINARY else None
-    return command if facts & IS_ON_PATH else None
+    return command if "/" not in word and facts & IS_ON_PATH else None
 
 
 PROGRAMS: dict[str, Callable[[Call, Callable[[], str]], ApiRequest | str | None]] = {
