@@ -163,6 +163,7 @@ def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected)
     history.look_at(batch)
     assert history.length(900, batch) == expected
     assert history.length(30, batch) == 30
+    assert history.longest(900, batch) == expected
 
 
 spans = st.integers(0, 40)

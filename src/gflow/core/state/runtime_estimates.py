@@ -256,12 +256,12 @@ class RuntimeEstimates:
         return batch.length
 
     def longest(self, limit_s: int, batch: Batch) -> float:
-        """How long such a job may run: the longest run of its kind, but at most the limit; if none has ended,
-        the limit, or without one the estimate."""
-        limit, longest = limit_s or INFINITE, self._longest.get(batch.kind, 0.0)
-        if not self._use_history or (limit_s and not longest):
+        """How long such a job may run: the longest run of its kind, but at most the limit; if there is no
+        estimate from earlier runs, the limit. Never less than the expected length."""
+        limit, estimated = limit_s or INFINITE, self.estimate(limit_s, batch)
+        if estimated == INFINITE:
             return limit
-        return min(limit, max(batch.length, longest))
+        return min(limit, max(estimated, self._longest.get(batch.kind, 0.0)))
 
     def look_at(self, batch: Batch) -> None:
         """Compute the estimate of a batch that had no waiting jobs: such estimates are not kept current."""
