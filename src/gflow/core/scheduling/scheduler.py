@@ -15,8 +15,8 @@ from gflow.core.scheduling.backfill import (
     assumed_length,
     head_of,
     is_quiet,
-    is_reserved,
     may_backfill,
+    refusing_reservation,
     reservations_due,
 )
 from gflow.core.scheduling.eviction import free_reserved
@@ -52,22 +52,18 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
     """One pass over the queue, under the current start reservations."""
     walk, room = Walk(state.ready), _room(state)
-    # Whether all jobs of a bucket would get the same GPUs, and later ones count as longer in backfill.
+    # Whether all jobs of a bucket would get the same GPUs, and later ones are expected to run longer.
     is_uniform = (
-        state.policy.strategy == "sequential"
-        and state.policy.order == "shortest"
-        and len(state.ready.people) == 1
+        state.policy.strategy == "sequential" and state.policy.order == "shortest" and not state.reserved.live
     )
     while (key := walk.next(room)) is not None:
         job = state.jobs[key]
         gpu_ids = placement(state, job, at)
         if gpu_ids is None:
             walk.skip(job)
-        elif not may_backfill(state, job, gpu_ids):
-            if is_uniform and not is_quiet(state) and is_reserved(state, gpu_ids):
-                walk.skip_bucket(
-                    job, state.start_reservations.entries
-                )  # the rest of its bucket cannot start either
+        elif (refusing := refusing_reservation(state, job, gpu_ids)) is not None:
+            if is_uniform and refusing.needs_any(gpu_ids):
+                walk.skip_refused(job, refusing, state.start_reservations.entries)
             else:
                 walk.skip(job)
         else:

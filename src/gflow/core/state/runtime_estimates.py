@@ -140,7 +140,7 @@ class RuntimeEstimates:
         self._now = 0.0
         # The longest run of each kind.
         self._longest: dict[Kind, float] = {}
-        # Batches whose estimate changed since `ReadyQueue.refresh`.
+        # Batches whose estimate or longest run changed since `ReadyQueue.refresh`.
         self.changed: set[Batch] = set()
         # Batches with running jobs whose estimate changed since `RunningJobs.ends`.
         self.moved: set[Batch] = set()
@@ -210,8 +210,10 @@ class RuntimeEstimates:
         batch, length = self.batch(kind, span), length_of(job)
         if length > self._longest.get(kind, 0.0):
             self._longest[kind] = length
-            for other in self.kinds[kind].values():  # running jobs may be expected to end as late
-                if other.starts:
+            for other in self.kinds[kind].values():
+                if other.waiting:
+                    self.changed.add(other)
+                if other.starts:  # running jobs may be expected to end as late
                     self._refresh(self.kinds[kind], other)
         if not batch.learn(length):
             return
