@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.events import Reserve, SetQuota, Tick
+from gflow.core.events import Reserve, SetQuota, Tick, Unclaim
+from gflow.core.scheduling import scheduler
 from gflow.core.state.quotas import Limits
 from gflow.testing import spec
 from gflow.testing.clock import DAY_S
@@ -79,6 +80,38 @@ def test_cpu_start_reservation_does_not_block_gpu_reservations():
     scenario.submit(spec(gpus=6, time_limit_s=60_000))
     scenario.clock.advance(20_000)
     scenario.submit(spec(gpus=1, time_limit_s=72_000, name="late"))
+    assert waits(scenario, "late")
+
+
+def test_job_becomes_due_while_it_is_reserved_against_others():
+    """Its reservation against users who used more hid that it was due, until another job ended."""
+    scenario = Scenario()
+    for _ in range(4):
+        scenario.submit(spec(gpus=1, time_limit_s=360_000, name="long"))
+    scenario.clock.advance(1)
+    scenario.submit(spec(gpus=6, time_limit_s=360_000, name="own"))
+    scenario.submit(spec(gpus=6, time_limit_s=600, name="victim"), uid=1002)
+    scenario.clock.advance(10)
+    scenario.apply(Unclaim(at=scenario.clock.now(), keys=()))
+    scenario.clock.advance(20_000)
+    scenario.submit(spec(gpus=1, time_limit_s=360_000, name="late"), uid=1003)
+    assert waits(scenario, "late")
+
+
+def test_due_job_that_is_not_noticed_breaks_an_invariant(monkeypatch):
+    monkeypatch.setattr(scheduler, "_refresh_reservations", lambda state, at: False)
+    with pytest.raises(AssertionError, match="binds from"):
+        test_job_becomes_due_while_it_is_reserved_against_others()
+
+
+def test_first_job_of_a_priority_is_reserved_at_its_submission():
+    """A job of a lower priority passed it, because there was a reservation of a higher one."""
+    scenario = Scenario()
+    scenario.submit(spec(gpus=3, time_limit_s=36_000), spec(gpus=2, time_limit_s=72_000))
+    scenario.submit(spec(gpus=3, time_limit_s=60_000))
+    scenario.submit(spec(gpus=6, time_limit_s=60_000, priority=5))
+    scenario.submit(spec(gpus=6, time_limit_s=60_000, priority=7))
+    scenario.submit(spec(gpus=1, time_limit_s=100_000, name="late", priority=6))
     assert waits(scenario, "late")
 
 

@@ -130,8 +130,7 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     found = _reserve_for_preempting(state, profiles) if state.running.yielding else []
     if state.policy.patience < 0:
         return found
-    ages = state.ready.ages
-    kinds = sorted(ages) if len(ages) > 1 else list(ages)
+    ages, kinds = state.ready.ages, state.ready.age_kinds()
     reserved_keys = frozenset([reservation.key for reservation in found])
     # Each kind of GPU, and jobs without GPUs, have a budget of their own: otherwise one could starve another.
     used: dict[tuple[bool, str], int] = {}
@@ -143,7 +142,7 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
         made = _reserve_for_oldest(state, profiles, kind, most, reserved_keys, at.boot)
         used[budget] = before + len(made)
         if not made and kind[0] < kinds[-1][0]:
-            made = _reserve_for_first(profiles, ages.get(kind), reserved_keys)
+            made = _reserve_for_first(profiles, ages[kind], reserved_keys)
         due += made
     if len(kinds) > 1:
         due.sort(key=_reservation_order)
@@ -164,8 +163,6 @@ def _reserve_for_oldest(
     for place in range(MAX_SCANNED):
         age = ages.at(place)
         if age is None:
-            if not place:
-                del state.ready.ages[kind]
             break
         since, key, _, group = age
         if len(found) == most or candidates == MAX_CANDIDATES:
@@ -182,11 +179,11 @@ def _reserve_for_oldest(
 
 
 def _reserve_for_first(
-    profiles: ProfileCache, ages: OldestFirst | None, reserved_keys: frozenset[JobKey]
+    profiles: ProfileCache, ages: OldestFirst, reserved_keys: frozenset[JobKey]
 ) -> list[StartReservation]:
     """A reservation for the oldest of these jobs, which binds only jobs of lower precedence."""
-    for place in range(MAX_SCANNED if ages is not None else 0):
-        age = ages.at(place) if ages is not None else None
+    for place in range(MAX_SCANNED):
+        age = ages.at(place)
         if age is None:
             break
         _, key, _, group = age

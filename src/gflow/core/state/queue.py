@@ -213,6 +213,12 @@ class ReadyQueue:
                     self._enter(group)
                     self._push(group, head)
 
+    def age_kinds(self) -> list[AgeKind]:
+        """The kinds of waiting jobs in the order of their places. Empty indexes are dropped."""
+        for kind in [kind for kind, ages in self.ages.items() if ages.at(0) is None]:
+            del self.ages[kind]
+        return sorted(self.ages)
+
     def place_of(self, job: Job) -> int:
         """The place of a job in the order of buckets (see `place_of`), whether it waits or not."""
         group = self.where.get(job.key)
