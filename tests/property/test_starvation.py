@@ -112,6 +112,18 @@ def test_job_that_no_usable_gpus_fit_does_not_block_others_before_it_is_due():
     assert behind(spec(gpus=6, time_limit_s=60 * 86_400)) == ["wide"]
 
 
+def test_spellings_of_one_type_of_gpu_share_their_start_reservations():
+    """Each part of a model's name had two reservations of its own."""
+    state = State(cpus=64, memory_mib=1 << 20)
+    step(state, GpusSeen(at=Moment(0.0, 0.0), gpus=POOL[:4]))
+    names = ("", "NVIDIA", "nvidia", "a100", "A100", "80GB")
+    narrow = [spec(gpus=1, time_limit_s=60, gpu_type=name) for name in names]
+    for specs in ([spec(gpus=4, time_limit_s=360_000)], narrow):
+        step(state, Submit(at=Moment(1.0, 1.0), uid=1001, user="ann", specs=tuple(specs), outcomes={}))
+    step(state, Unclaim(at=Moment(100_000.0, 100_000.0), keys=()))
+    assert [one.key >> 20 for one in state.start_reservations.entries] == [2, 3]
+
+
 def test_cpu_start_reservation_does_not_block_gpu_reservations():
     """A late job took a GPU of one that had waited long enough: reservations were not searched again."""
     scenario = Scenario()

@@ -16,7 +16,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
-from gflow.core.state.queue import AgeKind, age_kind_of
+from gflow.core.state.queue import AgeKind
 from gflow.core.state.queue_index import Group, OldestFirst
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
@@ -142,7 +142,7 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     ages, kinds = state.ready.ages, state.ready.age_kinds()
     reserved_keys = frozenset([reservation.key for reservation in found])
     # Each kind of GPU, and jobs without GPUs, have a budget of their own: otherwise one could starve another.
-    used: dict[tuple[bool, str], int] = {}
+    used: dict[tuple[bool, int], int] = {}
     due: list[StartReservation] = []
     for kind in kinds:
         budget = kind[1:]
@@ -246,7 +246,9 @@ def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
         return since
     quiet, profiles = is_quiet(state), ProfileCache(state, at)
     latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
-    for older_since, _, older in _candidates(profiles, state.ready.ages[age_kind_of(group)], frozenset()):
+    for older_since, _, older in _candidates(
+        profiles, state.ready.ages[state.ready.age_kind_of(group)], frozenset()
+    ):
         if older_since >= since:
             break
         latest = max(latest, older_since + patience_of(state, older.shape, quiet) * older.patience_basis_s)

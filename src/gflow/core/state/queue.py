@@ -20,6 +20,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import UNDER_BAND
+from gflow.core.state.machine import Machine
 from gflow.core.state.queue_index import (
     MOST_STALE,
     Bucket,
@@ -38,14 +39,15 @@ if TYPE_CHECKING:
 
 # Users set generous limits: this part of the limit counts as the job's length when patience is measured.
 LIMITS_COUNT: Final = 0.18
-# Place (see `place_of`), whether the job asks for GPUs, and their type: each has its own oldest-first index.
-AgeKind = tuple[int, bool, str]
+# Place (see `place_of`), whether the job asks for GPUs, and the number of their type (`Machine.type_number`):
+# each has its own oldest-first index.
+AgeKind = tuple[int, bool, int]
 
 
 class ReadyQueue:
     """All groups of waiting jobs, their buckets, and the oldest-first indexes."""
 
-    def __init__(self, estimates: RuntimeEstimates, *, by_length: bool) -> None:
+    def __init__(self, estimates: RuntimeEstimates, machine: Machine, *, by_length: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         # The group of each waiting job.
@@ -54,7 +56,7 @@ class ReadyQueue:
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
         self.ages: dict[AgeKind, OldestFirst] = {}
-        self._estimates = estimates
+        self._estimates, self._machine = estimates, machine
         self._by_length = by_length
         self._of_batch: dict[Batch, set[Group]] = {}
         # The last group number and the last generation that were given out.
@@ -213,6 +215,23 @@ class ReadyQueue:
                     self._enter(group)
                     self._push(group, head)
 
+    def age_kind_of(self, group: Group) -> AgeKind:
+        """The oldest-first index of this group. All spellings of a type of GPU have the same."""
+        has_gpus = group.gpus > 0
+        return (
+            group.bucket.place,
+            has_gpus,
+            self._machine.type_number(group.shape.gpu_type) if has_gpus else 0,
+        )
+
+    def rebuild_ages(self) -> None:
+        """Enter all groups into the oldest-first indexes again, after the GPUs have changed."""
+        self.ages.clear()
+        for group in self.groups.values():
+            head = group.head()
+            assert head is not None
+            self._push(group, head)
+
     def age_kinds(self) -> list[AgeKind]:
         """The kinds of waiting jobs in the order of their places. Empty indexes are dropped."""
         for kind in [kind for kind, ages in self.ages.items() if ages.at(0) is None]:
@@ -237,7 +256,7 @@ class ReadyQueue:
         self._last_generation += 1
         generation = group.bucket_generation = group.age_generation = self._last_generation
         group.bucket.list((group.sort_key, head, generation, group))
-        kind = age_kind_of(group)
+        kind = self.age_kind_of(group)
         ages = self.ages.get(kind)
         if ages is None:
             ages = self.ages[kind] = OldestFirst()
@@ -343,11 +362,6 @@ class Walk:
         for bucket, entry in self._aside:
             if entry[3].bucket_generation == entry[2]:
                 heapq.heappush(bucket.entries, entry)
-
-
-def age_kind_of(group: Group) -> AgeKind:
-    """The oldest-first index of this group."""
-    return group.bucket.place, group.gpus > 0, group.shape.gpu_type
 
 
 def group_key(job: Job, kind: Kind) -> GroupKey:
