@@ -182,6 +182,23 @@ def sweep_names(random: Random) -> Scenario:
     )
 
 
+def letters(random: Random) -> str:
+    """A name as trackers of experiments choose them, which has nothing in common with others."""
+    return "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=8))
+
+
+def unique_letters(random: Random) -> Scenario:
+    found = unique_names(random)
+    harmful = [one._replace(name=letters(random)) for one in found.harmful]
+    return found._replace(title="k  as b, with names of letters only", harmful=harmful)
+
+
+def bimodal_letters(random: Random) -> Scenario:
+    found = bimodal(random)
+    harmful = [one._replace(name=letters(random)) for one in found.harmful]
+    return found._replace(title="l  as d, with names of letters only", harmful=harmful)
+
+
 def newcomers(random: Random) -> Scenario:
     honest = [one._replace(is_victim=True) for one in background(random, 0.6, 21, users=2)]
     harmful = [
@@ -203,4 +220,6 @@ SCENARIOS: dict[str, Callable[[Random], Scenario]] = {
     "h": pieces,
     "i": sweep_names,
     "j": newcomers,
+    "k": unique_letters,
+    "l": bimodal_letters,
 }

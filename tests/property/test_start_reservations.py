@@ -12,10 +12,11 @@ import pytest
 from gflow.core.engine import step
 from gflow.core.events import GpusSeen
 from gflow.core.model import Gpu, Moment
-from gflow.core.policy import Policy
+from gflow.core.policy import USUAL, Policy
 from gflow.core.resources import Shape
 from gflow.core.scheduling import backfill, scheduler
 from gflow.core.state import fair_share
+from gflow.core.state.queue import Walk
 from gflow.core.state.state import State
 from gflow.simulate.replay import POLICIES, Replay
 from gflow.simulate.trace import Entry
@@ -110,6 +111,7 @@ def too_short(monkeypatch):
 def ignored(monkeypatch):
     """Start reservations are ignored."""
     monkeypatch.setattr(scheduler, "may_backfill", lambda state, job, gpu_ids: True)
+    monkeypatch.setattr(scheduler, "refusing_reservation", lambda state, job, gpu_ids: None)
 
 
 @pytest.mark.parametrize("mutant", [past_the_shadow, too_short, ignored], ids=lambda mutant: mutant.__name__)
@@ -118,6 +120,73 @@ def test_a_mutant_is_caught(mutant, monkeypatch):
     with pytest.raises(AssertionError, match="was reserved"):
         for seed in SEEDS:
             check_reservations(PLAIN, seed)
+
+
+# ---------------------------------------------------------------- skipped buckets
+
+
+def shared_workload(seed: int, jobs: int = 250) -> list[Entry]:
+    """Work of four users: of known and unknown kinds, with limits and without, in bursts."""
+    dice = random.Random(seed)
+    made, now = [], 0.0
+    for _ in range(jobs):
+        now += dice.choice((0.0, 0.0, dice.expovariate(1 / 1500)))
+        length = dice.choice((300.0, 3600.0, 20_000.0)) * dice.uniform(0.5, 1.5)
+        name = dice.choice(("train", "eval", "".join(dice.choices("abcdef", k=4))))
+        limit = dice.choice((0, 0, int(length * dice.uniform(1.0, 5.0)) + 1))
+        user = f"user{dice.choice((0, 0, 1, 2, 3))}"
+        made.append(Entry(now, length, dice.choice((1, 1, 1, 2, 8)), user, name, limit))
+    return made
+
+
+def starts_of(seed: int) -> list[float]:
+    replay = Replay(shared_workload(seed), POOL, USUAL)
+    replay.run()
+    return replay.starts
+
+
+def check_skips(seed: int) -> None:
+    """Skipping the rest of a bucket changes no decision."""
+    found = starts_of(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Walk, "skip_refused", lambda walk, job, refusing, reservations: walk.skip(job))
+        assert found == starts_of(seed), "a job was skipped that could start"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_skipped_groups_could_not_start(seed):
+    check_skips(seed)
+
+
+def whole_bucket_skipped(monkeypatch):
+    """A job that is refused stands for all later ones, however short their runs are."""
+
+    def skip(walk, job, refusing, reservations):
+        walk._closed.setdefault(walk._queue.group_of(job).bucket.key, [])
+
+    monkeypatch.setattr(Walk, "skip_refused", skip)
+
+
+def own_jobs_skipped(monkeypatch):
+    """Jobs of the user of the reservation are skipped, too."""
+    original = Walk.skip_refused
+
+    def skip(walk, job, refusing, reservations):
+        original(walk, job, refusing, reservations)
+        if walk._queue.group_of(job).bucket.key in walk._closed:
+            walk._closed[walk._queue.group_of(job).bucket.key] = []
+
+    monkeypatch.setattr(Walk, "skip_refused", skip)
+
+
+@pytest.mark.parametrize(
+    "mutant", [whole_bucket_skipped, own_jobs_skipped], ids=lambda mutant: mutant.__name__
+)
+def test_a_skip_of_too_many_is_caught(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="skipped"):
+        for seed in range(40):
+            check_skips(seed)
 
 
 # ---------------------------------------------------------------- fair share

@@ -129,6 +129,32 @@ def test_unknown_work_is_expected_to_take_as_long_as_the_users_other_jobs():
     assert learnt(jobs, name="new", submitted_at=100.0) == UNKNOWN_S
 
 
+def test_unknown_work_may_take_as_long_as_the_longest_of_the_users_other_jobs():
+    """Each run has a name of its own in letters: most take a minute, and any of them may be a long one."""
+    history = RuntimeEstimates()
+    for number, (name, width, length) in enumerate([("ab", 1, 60.0)] * 5 + [("cd", 1, 9e4), ("ef", 2, 1e5)]):
+        times = {"submitted_at": 0.0, "started_at": 0.0, "finished_at": length % 4e4}
+        history.learn(ended(number + 1, gpus=width, command=(), name=name, **times | {"ran_s": length}))
+    new = history.batch_of(running(99, 0, submitted_at=SPAN_S, command=(), name="gh"))
+    assert (history.length(0, new), history.longest(0, new)) == (60.0, 9e4)
+    assert history.longest(900, new) == 900, "nothing is known of it but its limit"
+    same = history.batch_of(running(99, 0, submitted_at=SPAN_S, command=(), name="ab"))
+    assert history.longest(0, same) == 60.0
+    first = history.batch_of(running(99, 0, submitted_at=1.0, command=(), name="gh"))
+    assert history.longest(0, first) == UNKNOWN_S, "it does not change with each end of its half day"
+
+
+def test_an_end_that_is_reported_late_changes_the_estimate_of_waiting_unknown_work():
+    """After a restart the estimate counts that end, so that it does before, too."""
+    history = RuntimeEstimates()
+    new = history.batch_of(running(99, 0, submitted_at=2 * SPAN_S, command=(), name="new"))
+    history.look_at(new)
+    new.waiting = 1
+    times = {"submitted_at": 0.0, "started_at": 0.0, "finished_at": 60.0}
+    history.learn(ended(1, gpus=1, command=(), name="old", **times))
+    assert (new.length, history.changed) == (60.0, {new})
+
+
 def test_the_order_in_which_ends_come_makes_no_difference():
     lengths = [(0.1 * place, float(length)) for place, length in enumerate((5, 100, 7, 7))]
     assert known(lengths) == known(lengths[::-1]) == (7.0, True)
@@ -163,6 +189,7 @@ def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected)
     history.look_at(batch)
     assert history.length(900, batch) == expected
     assert history.length(30, batch) == 30
+    assert history.longest(900, batch) == expected
 
 
 spans = st.integers(0, 40)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from gflow.core.engine import step
-from gflow.core.events import Arrive, Cancel, Event, Exited, Submit, Update
+from gflow.core.events import Arrive, Cancel, Event, Exited, GpusSeen, Submit, Tick, Unclaim, Update
 from gflow.core.forecast.cancel_impact import blocked_by
 from gflow.core.ids import job_key
-from gflow.core.model import Moment
+from gflow.core.model import Gpu, Moment
+from gflow.core.scheduling import scheduler
 from gflow.core.state.state import State
 from gflow.errors import Refused
 
@@ -239,3 +240,42 @@ def test_cost_is_independent_of_the_number_of_jobs(scene):
     few, many = instructions(scene(100)), instructions(scene(1000))
     assert few > 100, "it did something"
     assert many < 1.3 * few
+
+
+# ---------------------------------------------------------------- rounds of several users
+
+
+def reserved_against_a_crowd(groups: int, *, limits: bool) -> State:
+    """Bob's wide job has a start reservation, and ann waits with so many kinds of longer work."""
+    state = State(cpus=1 << 20, memory_mib=1 << 30)
+    gpus = tuple(Gpu(index=i, uuid=str(i), model="A100", memory_mib=81920, simulated=True) for i in range(8))
+    step(state, GpusSeen(at=Moment(0.0, 0.0), gpus=gpus))
+
+    def submit(at: float, uid: int, *specs: Any) -> None:
+        step(state, Submit(at=Moment(at, at), uid=uid, user=str(uid), specs=specs, outcomes={}))
+
+    submit(1.0, 1001, *[spec(gpus=1, name="long", time_limit_s=20_000) for _ in range(5)])
+    submit(2.0, 1002, spec(gpus=8, name="wide", time_limit_s=600))
+    names = ["".join(chr(97 + number // 26**digit % 26) for digit in range(3)) for number in range(groups)]
+    more = {"time_limit_s": 30_000} if limits else {}
+    step(state, Tick(at=Moment(18_000.0, 18_000.0)))
+    submit(18_001.0, 1002, spec(gpus=1, name="own", **more))
+    submit(18_002.0, 1001, *[spec(gpus=1, name=name, **more) for name in names])
+    return state
+
+
+@pytest.mark.parametrize("limits", [False, True])
+def test_cost_of_a_round_is_independent_of_waiting_groups_of_several_users(limits, monkeypatch):
+    """A job that a start reservation refuses stands for the longer ones behind it, whoever reserved."""
+    calls = []
+    original = scheduler.placement
+    monkeypatch.setattr(scheduler, "placement", lambda *given: calls.append(1) or original(*given))
+    found = []
+    for groups in (50, 500):
+        state = reserved_against_a_crowd(groups, limits=limits)
+        assert len(state.ready.groups) > groups and len(state.machine.idle) == 3
+        assert state.start_reservations.entries, "there is a start reservation"
+        calls.clear()
+        step(state, Unclaim(at=Moment(18_003.0, 18_003.0), keys=()))
+        found.append(len(calls))
+    assert found[0] == found[1] < 10

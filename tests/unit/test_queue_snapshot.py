@@ -12,6 +12,7 @@ from gflow.core.forecast.queue_simulation import EXPECTED, QueueSimulation
 from gflow.core.forecast.queue_snapshot import (
     MOST_FAR,
     MOST_NEAR,
+    MOST_OLDEST,
     Member,
     QueueSnapshot,
     Waiting,
@@ -21,7 +22,6 @@ from gflow.core.forecast.start_time import eta_query_of
 from gflow.core.ids import number_of
 from gflow.core.model import Job
 from gflow.core.policy import Policy
-from gflow.core.scheduling.backfill import MAX_CANDIDATES
 from gflow.core.state.state import State
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
@@ -74,7 +74,7 @@ def test_long_queue_is_sampled() -> None:
     last = state.jobs[(count + 1) << 20]
     snapshot = QueueSnapshot.of(state, 0.0)
     who = waiting_jobs(snapshot, True, member(snapshot, state, last))
-    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES + 1
+    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MOST_OLDEST + 1
     assert [one.count for one in who if one.key == last.key] == [1]
     oldest = min(who, key=lambda one: one.key)
     assert (number_of(oldest.key), oldest.count) == (2, 1), "who has waited longest is one of them"
@@ -94,7 +94,7 @@ def test_queue_of_distinct_jobs_is_sampled() -> None:
     for entry in entries:
         step(replay.state, replay._submission(entry, entry.submit))
     who = waiting_jobs(QueueSnapshot.of(replay.state, 0.0), True)
-    assert len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES
+    assert len(who) <= MOST_NEAR + MOST_FAR + MOST_OLDEST
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.resources import INFINITE
-from gflow.core.scheduling.backfill import may_backfill
+from gflow.core.scheduling.backfill import may_backfill, reservations_due
 from gflow.core.scheduling.placement import placement
 from gflow.core.state.dependencies import START
 from gflow.core.state.machine import SLACK
@@ -42,6 +42,7 @@ def check(state: State, *, settled: bool = True) -> None:
     _check_arrays(state)
     _check_buckets(state)
     if settled:
+        _check_start_reservations(state)
         _check_nothing_startable(state)
 
 
@@ -250,6 +251,16 @@ def _check_buckets(state: State) -> None:
     for key, bucket in state.ready.buckets.items():
         assert (bucket.groups, bucket.estimated) == (groups[key], estimated[key]), (
             f"bucket {key} miscounts its groups"
+        )
+
+
+def _check_start_reservations(state: State) -> None:
+    """No start reservation binds fewer jobs than a full round would let it bind: due ones count as such."""
+    kept = {one.key: one.place for one in state.start_reservations.entries}
+    for one in reservations_due(state, state.start_reservations.at) if state.ready else ():
+        assert kept.get(one.key, one.place) <= one.place, (
+            f"the start reservation of job {state.jobs[one.key].label} binds from {kept[one.key]} on, "
+            f"and should from {one.place} on"
         )
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from gflow.core.forecast.queue_snapshot import GroupCopy, QueueSnapshot, Running, Waiting
+from gflow.core.forecast.queue_snapshot import MOST_OLDEST, GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.ids import JobKey
-from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET_IDLE_SHARE, assumed_length, caution_for
+from gflow.core.scheduling.backfill import QUIET_IDLE_SHARE, assumed_length, caution_for
 
 # How many groups a simulation examines at most, which bounds its cost.
 MAX_EXAMINED = 100_000
@@ -247,7 +247,7 @@ class QueueSimulation:
             if one.key not in self.starts and one.group not in groups:
                 groups.add(one.group)
                 yield one
-                if len(groups) == MAX_CANDIDATES:
+                if len(groups) == MOST_OLDEST:
                     return
 
 

@@ -17,13 +17,15 @@ import msgspec
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape
-from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
+from gflow.core.scheduling.backfill import patience_for
 from gflow.core.state.queue_index import Group
 from gflow.core.state.runtime_estimates import RuntimeEstimates
 from gflow.core.state.state import State
 
 # How many waiting jobs are simulated one by one, and the size of the sample that represents the others.
 MOST_NEAR, MOST_FAR = 1000, 1000
+# How many groups of each place are simulated because their jobs have waited longest.
+MOST_OLDEST = 20
 
 
 class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -251,7 +253,7 @@ def _near(groups: list[GroupCopy]) -> Iterator[Member]:
     for group in groups:
         by_place.setdefault(group.place, []).append(group)
     for same in by_place.values():
-        for group in heapq.nsmallest(MAX_CANDIDATES, same, key=lambda group: (group.since, group.head)):
+        for group in heapq.nsmallest(MOST_OLDEST, same, key=lambda group: (group.since, group.head)):
             yield group.head, group
 
 

@@ -146,7 +146,7 @@ def eta_query_for(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery |
 
 def eta_query_for_new(state: State, job: Job, snapshot: QueueSnapshot) -> EtaQuery:
     """A query for a job that is not submitted, as if it joined the queue now. Changes nothing."""
-    queue = ReadyQueue(state.runtime_estimates, by_length=state.policy.order == "shortest")
+    queue = ReadyQueue(state.runtime_estimates, state.machine, by_length=state.policy.order == "shortest")
     queue.bands = state.ready.bands
     group = queue.add(job)
     copy, floors = (

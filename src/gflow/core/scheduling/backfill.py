@@ -9,22 +9,23 @@ from the beginning, without patience. Another user's job is taken for as long as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
-from gflow.core.state.queue import AgeKind, age_kind_of
+from gflow.core.state.queue import AgeKind
 from gflow.core.state.queue_index import Group, OldestFirst
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
 from gflow.core.state.state import State
 
 # Upper limits of the search for jobs to reserve for, oldest first: jobs for which a start time is computed,
-# and jobs that are scanned in all (jobs at a quota or a cap are skipped).
-MAX_CANDIDATES: Final = 20
-MAX_SCANNED: Final = 500
+# and jobs in all, with those that a quota or a cap keeps from starting.
+MAX_CANDIDATES: Final = 500
+MAX_SCANNED: Final = 25_000
 # A job that wants the whole machine waits for `policy.patience` times its length. A job that wants a part of
 # it waits for less: patience is scaled by that part, raised to this power.
 PATIENCE_EXPONENT: Final = 2 / 3
@@ -38,20 +39,28 @@ CAUTION: Final = 0.5
 class ProfileCache:
     """Availability profiles at one time, shared by all jobs that ask for the same kind of GPU."""
 
-    __slots__ = ("_at", "_has_rules", "_profiles", "_state")
+    __slots__ = ("_at", "_has_rules", "_is_over", "_profiles", "_state", "machine")
 
     def __init__(self, state: State, at: Moment) -> None:
-        self._state, self._at = state, at
+        self._state, self._at, self.machine = state, at, state.machine
         self._has_rules = state.has_quotas_or_reservations
         # By the kind of GPU, and the GPUs that are barred by GPU reservations.
         self._profiles: dict[object, AvailabilityProfile] = {}
+        # Whether a quota keeps jobs of this user and project from starting that ask for so many GPUs.
+        self._is_over: dict[tuple[int, str, int], bool] = {}
 
     def is_limited(self, key: JobKey, group: Group) -> bool:
         """Whether a quota or a cap keeps this job of the group from starting, whatever is free."""
         if not self._has_rules and not group.key.max_concurrent:
             return False
         state, job = self._state, self._state.jobs[key]
-        return state.is_capped(job) or state.accounting.over_quota(job, state.policy) is not None
+        if state.is_capped(job):
+            return True
+        owner = (job.uid, job.spec.project, group.gpus)
+        is_over = self._is_over.get(owner)
+        if is_over is None:
+            is_over = self._is_over[owner] = state.accounting.over_quota(job, state.policy) is not None
+        return is_over
 
     def reserve(self, key: JobKey, group: Group, *, is_due: bool = True) -> StartReservation | None:
         """A reservation of the earliest start of this job; None: it does not fit even when all jobs ended."""
@@ -84,14 +93,19 @@ def assumed_length(caution: float, limit_s: float, estimated_s: float) -> float:
 
 
 def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether starting this job now on these GPUs would delay no existing reservation.
+    """Whether starting this job now on these GPUs would delay no existing reservation."""
+    return refusing_reservation(state, job, gpu_ids) is None
+
+
+def refusing_reservation(state: State, job: Job, gpu_ids: tuple[int, ...]) -> StartReservation | None:
+    """The first reservation that starting this job now on these GPUs would delay; None: there is none.
 
     A reserved job need only respect earlier reservations. A part of the estimate counts only against
     reservations of the same user.
     """
     reservations = state.start_reservations.entries
     if not reservations:
-        return True
+        return None
     ready, key, backfill = state.ready, job.key, state.policy.backfill
     group = ready.where.get(key)
     shape, place = (
@@ -100,7 +114,7 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     quiet = is_quiet(state)
     for reservation in reservations:
         if reservation.key == key:
-            return True
+            return None
         if not reservation.blocks(place):
             continue
         if reservation.group.key.uid != job.uid:
@@ -110,16 +124,8 @@ def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
         else:
             length = assumed_length(reservation.caution, *ready.runtime_bounds(job))
         if not (backfill and reservation.allows(shape, gpu_ids, length)):
-            return False
-    return True
-
-
-def is_reserved(state: State, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether a job with a start reservation needs some of these GPUs."""
-    for reservation in state.start_reservations.entries:  # noqa: SIM110 - a loop takes half the time
-        if reservation.needs_any(gpu_ids):
-            return True
-    return False
+            return reservation
+    return None
 
 
 def reservations_due(state: State, at: Moment) -> list[StartReservation]:
@@ -133,11 +139,10 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
     found = _reserve_for_preempting(state, profiles) if state.running.yielding else []
     if state.policy.patience < 0:
         return found
-    ages = state.ready.ages
-    kinds = sorted(ages) if len(ages) > 1 else list(ages)
+    ages, kinds = state.ready.ages, state.ready.age_kinds()
     reserved_keys = frozenset([reservation.key for reservation in found])
     # Each kind of GPU, and jobs without GPUs, have a budget of their own: otherwise one could starve another.
-    used: dict[tuple[bool, str], int] = {}
+    used: dict[tuple[bool, int], int] = {}
     due: list[StartReservation] = []
     for kind in kinds:
         budget = kind[1:]
@@ -146,11 +151,29 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
         made = _reserve_for_oldest(state, profiles, kind, most, reserved_keys, at.boot)
         used[budget] = before + len(made)
         if not made and kind[0] < kinds[-1][0]:
-            made = _reserve_for_first(profiles, ages.get(kind), reserved_keys)
+            made = _reserve_for_first(profiles, ages[kind], reserved_keys)
         due += made
     if len(kinds) > 1:
         due.sort(key=_reservation_order)
     return found + due
+
+
+def _candidates(
+    profiles: ProfileCache, ages: OldestFirst, reserved_keys: frozenset[JobKey]
+) -> Iterator[tuple[float, JobKey, Group]]:
+    """The heads of groups that fit on the usable GPUs and that no quota or cap keeps from starting, and since
+    when each waits, oldest first. Jobs that have a reservation are left out."""
+    machine, count = profiles.machine, 0
+    for place in range(MAX_SCANNED):
+        age = ages.at(place)
+        if age is None or count == MAX_CANDIDATES:
+            break
+        since, key, _, group = age
+        if group.gpus > len(machine.fitting(group.shape)) or key in reserved_keys:
+            continue
+        if not profiles.is_limited(key, group):
+            count += 1
+            yield since, key, group
 
 
 def _reserve_for_oldest(
@@ -163,21 +186,10 @@ def _reserve_for_oldest(
 ) -> list[StartReservation]:
     """At most `most` reservations for jobs of this kind, oldest first, except jobs that have one."""
     found: list[StartReservation] = []
-    ages, quiet, candidates = state.ready.ages[kind], is_quiet(state), 0
-    for place in range(MAX_SCANNED):
-        age = ages.at(place)
-        if age is None:
-            if not place:
-                del state.ready.ages[kind]
+    quiet = is_quiet(state)
+    for since, key, group in _candidates(profiles, state.ready.ages[kind], reserved_keys):
+        if len(found) == most or not _is_due(state, group, now - since, quiet):
             break
-        since, key, _, group = age
-        if len(found) == most or candidates == MAX_CANDIDATES:
-            break
-        if key in reserved_keys or profiles.is_limited(key, group):
-            continue  # blocked by a quota or cap: skip it, but keep scanning
-        if not _is_due(state, group, now - since, quiet):
-            break
-        candidates += 1
         reservation = profiles.reserve(key, group)
         if reservation is not None:
             found.append(reservation)
@@ -185,17 +197,13 @@ def _reserve_for_oldest(
 
 
 def _reserve_for_first(
-    profiles: ProfileCache, ages: OldestFirst | None, reserved_keys: frozenset[JobKey]
+    profiles: ProfileCache, ages: OldestFirst, reserved_keys: frozenset[JobKey]
 ) -> list[StartReservation]:
-    """A reservation for the oldest of these jobs, which binds only jobs of lower precedence."""
-    for place in range(MAX_SCANNED if ages is not None else 0):
-        age = ages.at(place) if ages is not None else None
-        if age is None:
-            break
-        _, key, _, group = age
-        if key not in reserved_keys and not profiles.is_limited(key, group):
-            made = profiles.reserve(key, group, is_due=False)
-            return [] if made is None else [made]
+    """A reservation for the oldest of these jobs that can get one, which binds only later places."""
+    for _, key, group in _candidates(profiles, ages, reserved_keys):
+        made = profiles.reserve(key, group, is_due=False)
+        if made is not None:
+            return [made]
     return []
 
 
@@ -238,14 +246,12 @@ def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
         return since
     quiet, profiles = is_quiet(state), ProfileCache(state, at)
     latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
-    ages = state.ready.ages.get(age_kind_of(group))
-    for place in range(MAX_SCANNED if ages is not None else 0):
-        older = ages.at(place) if ages is not None else None
-        if older is None or older[0] >= since:
+    for older_since, _, older in _candidates(
+        profiles, state.ready.ages[state.ready.age_kind_of(group)], frozenset()
+    ):
+        if older_since >= since:
             break
-        if not profiles.is_limited(older[1], older[3]):
-            patience_s = patience_of(state, older[3].shape, quiet) * older[3].patience_basis_s
-            latest = max(latest, older[0] + patience_s)
+        latest = max(latest, older_since + patience_of(state, older.shape, quiet) * older.patience_basis_s)
     return None if latest == INFINITE else latest
 
 

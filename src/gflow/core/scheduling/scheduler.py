@@ -15,14 +15,14 @@ from gflow.core.scheduling.backfill import (
     assumed_length,
     head_of,
     is_quiet,
-    is_reserved,
     may_backfill,
+    refusing_reservation,
     reservations_due,
 )
 from gflow.core.scheduling.eviction import free_reserved
 from gflow.core.scheduling.placement import placement
 from gflow.core.scheduling.preemption import preempt
-from gflow.core.state.queue import Walk, age_kind_of
+from gflow.core.state.queue import Walk
 from gflow.core.state.queue_index import Group, Room
 from gflow.core.state.state import State
 from gflow.core.transitions import RUNNING, move
@@ -52,22 +52,18 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
     """One pass over the queue, under the current start reservations."""
     walk, room = Walk(state.ready), _room(state)
-    # Whether all jobs of a bucket would get the same GPUs, and later ones count as longer in backfill.
+    # Whether all jobs of a bucket would get the same GPUs, and later ones are expected to run longer.
     is_uniform = (
-        state.policy.strategy == "sequential"
-        and state.policy.order == "shortest"
-        and len(state.ready.people) == 1
+        state.policy.strategy == "sequential" and state.policy.order == "shortest" and not state.reserved.live
     )
     while (key := walk.next(room)) is not None:
         job = state.jobs[key]
         gpu_ids = placement(state, job, at)
         if gpu_ids is None:
             walk.skip(job)
-        elif not may_backfill(state, job, gpu_ids):
-            if is_uniform and not is_quiet(state) and is_reserved(state, gpu_ids):
-                walk.skip_bucket(
-                    job, state.start_reservations.entries
-                )  # the rest of its bucket cannot start either
+        elif (refusing := refusing_reservation(state, job, gpu_ids)) is not None:
+            if is_uniform and refusing.needs_any(gpu_ids):
+                walk.skip_refused(job, refusing, state.start_reservations.entries)
             else:
                 walk.skip(job)
         else:
@@ -116,13 +112,14 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
 
 
 def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    state.start_reservations.pass_time(at)
-    was_quiet = is_quiet(state)
+    was_quiet, room = is_quiet(state), _room(state)
     new = [group for group in groups if group is not None]
-    needs_round = _refresh_reservations(state, new, at)
-    room = _room(state)
     heap = [state.ready.position_of(group) for group in new if group.bucket.may_fit(room)]
     heapq.heapify(heap)
+    needs_round = False
+    if heap or not state.start_reservations.entries:  # else none of them starts, whatever is reserved
+        state.start_reservations.pass_time(at)
+        needs_round = _refresh_reservations(state, at)
     while heap:
         _, (_, head, _, group) = heapq.heappop(heap)
         if not group.bucket.may_fit(_room(state)):
@@ -143,22 +140,11 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
         run_round(state, at, effects)  # jobs that a reservation blocked may start now
 
 
-def _refresh_reservations(state: State, new: list[Group], at: Moment) -> bool:
-    """Look for new reservations, of the kind (with GPUs or without, their type) of the new jobs; whether any
-    replaced existing ones."""
-    entries = state.start_reservations.entries
-    # The first place at which there is a reservation for jobs of each kind.
-    first: dict[tuple[bool, str], int] = {}
-    for one in entries:
-        kind = age_kind_of(one.group)[1:]
-        first[kind] = min(first.get(kind, one.group.bucket.place), one.group.bucket.place)
-    if all(
-        (place := first.get(age_kind_of(group)[1:])) is not None and place <= group.bucket.place
-        for group in new
-    ):
-        return False
-    found = reservations_due(state, at)
-    if {one.key for one in found} == {one.key for one in entries}:
+def _refresh_reservations(state: State, at: Moment) -> bool:
+    """Look which jobs have reservations now; whether others had them before. A job that has waited enough
+    since its reservation was made is due now, and binds more jobs."""
+    entries, found = state.start_reservations.entries, reservations_due(state, at)
+    if [(one.key, one.place) for one in found] == [(one.key, one.place) for one in entries]:
         return False
     state.start_reservations.entries = found
     return bool(entries)

@@ -53,6 +53,9 @@ class Machine:
         # Derived lazily: see `fitting` and `of_kind`.
         self._fitting: dict[Kind, frozenset[int]] = {}
         self._of_kind: dict[Kind, int] = {}
+        # Type of GPU as spelled -> the number of the set of GPUs that are of this type; see `type_number`.
+        self._type_numbers: dict[str, int] = {}
+        self._type_sets: dict[frozenset[int], int] = {}
         # Drains set by operators; and whether the daemon is shutting down.
         self.drained = Drained()
         self.leaving = False
@@ -63,11 +66,18 @@ class Machine:
         # The cloud's notice that it reclaims this machine. Not stored: after a restart the machine is back.
         self.reclaimed = ""
 
-    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
+    def see_gpus(self, gpus: Iterable[Gpu]) -> bool:
+        """Replace the known GPUs; whether others, or other models, are known now."""
+        before = [(index, gpu.model) for index, gpu in self.gpus.items()]
         self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        has_changed = before != [(index, gpu.model) for index, gpu in self.gpus.items()]
         self.simulated = frozenset(index for index, gpu in self.gpus.items() if gpu.simulated)
         self._of_kind.clear()
+        if has_changed:
+            self._type_numbers.clear()
+            self._type_sets.clear()
         self.recount()
+        return has_changed
 
     def restrict(self, allowed: frozenset[int] | None) -> None:
         self.allowed = allowed
@@ -121,6 +131,16 @@ class Machine:
         if kind not in self._of_kind:
             self._of_kind[kind] = sum(suits(gpu, shape) for gpu in self.gpus.values())
         return self._of_kind[kind]
+
+    def type_number(self, gpu_type: str) -> int:
+        """A number for the GPUs of this type, the same for all spellings that mean the same GPUs."""
+        number = self._type_numbers.get(gpu_type)
+        if number is None:
+            wanted = gpu_type.lower()
+            found = frozenset(index for index, gpu in self.gpus.items() if wanted in gpu.model.lower())
+            number = self._type_sets.setdefault(found, len(self._type_sets))
+            self._type_numbers[gpu_type] = number
+        return number
 
     def take(self, job: Job) -> None:
         """Book the resources and the GPUs of a job."""

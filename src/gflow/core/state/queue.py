@@ -20,6 +20,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import UNDER_BAND
+from gflow.core.state.machine import Machine
 from gflow.core.state.queue_index import (
     MOST_STALE,
     Bucket,
@@ -38,14 +39,15 @@ if TYPE_CHECKING:
 
 # Users set generous limits: this part of the limit counts as the job's length when patience is measured.
 LIMITS_COUNT: Final = 0.18
-# Place (see `place_of`), whether the job asks for GPUs, and their type: each has its own oldest-first index.
-AgeKind = tuple[int, bool, str]
+# Place (see `place_of`), whether the job asks for GPUs, and the number of their type (`Machine.type_number`):
+# each has its own oldest-first index.
+AgeKind = tuple[int, bool, int]
 
 
 class ReadyQueue:
     """All groups of waiting jobs, their buckets, and the oldest-first indexes."""
 
-    def __init__(self, estimates: RuntimeEstimates, *, by_length: bool) -> None:
+    def __init__(self, estimates: RuntimeEstimates, machine: Machine, *, by_length: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         # The group of each waiting job.
@@ -54,7 +56,7 @@ class ReadyQueue:
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
         self.ages: dict[AgeKind, OldestFirst] = {}
-        self._estimates = estimates
+        self._estimates, self._machine = estimates, machine
         self._by_length = by_length
         self._of_batch: dict[Batch, set[Group]] = {}
         # The last group number and the last generation that were given out.
@@ -136,6 +138,7 @@ class ReadyQueue:
         bucket.estimated += group.estimated_s < INFINITE
         bucket.cpus.add(shape.cpus)
         bucket.memory.add(shape.memory_mib)
+        bucket.longest.add(group.longest_s)
 
     def _leave(self, group: Group) -> None:
         bucket, shape = group.bucket, group.shape
@@ -144,6 +147,7 @@ class ReadyQueue:
         bucket.estimated -= group.estimated_s < INFINITE
         bucket.cpus.remove(shape.cpus)
         bucket.memory.remove(shape.memory_mib)
+        bucket.longest.remove(group.longest_s)
         if not bucket.groups:
             del self.buckets[bucket.key]
 
@@ -162,8 +166,9 @@ class ReadyQueue:
     def longest_s(self, job: Job) -> float:
         """How long a job may run, judged by its limit and the longest run of its kind."""
         group = self.where.get(job.key)
-        batch = self._estimates.batch_of(job) if group is None else group.batch
-        return self._estimates.longest(job.spec.time_limit_s, batch)
+        if group is not None:
+            return group.longest_s
+        return self._estimates.longest(job.spec.time_limit_s, self._estimates.batch_of(job))
 
     def runtime_bounds(self, job: Job) -> tuple[float, float]:
         """The time limit and the runtime estimate of a job (infinite: none); see `Group`."""
@@ -178,17 +183,20 @@ class ReadyQueue:
         group.limit_s = limit or INFINITE
         group.estimated_s = self._estimates.estimate(limit, group.batch)
         group.length = min(group.limit_s, group.estimated_s)
+        group.longest_s = self._estimates.longest(limit, group.batch)
         group.patience_basis_s = min(group.estimated_s, LIMITS_COUNT * group.limit_s)
         # Wide jobs cost other jobs more: with four GPUs, a job counts as twice as long.
         group.sort_key = group.length * sqrt(group.shape.gpus or 1) if self._by_length else 0.0
 
     def refresh(self) -> None:
-        """Apply the runtime estimates that changed since the last call."""
+        """Apply the runtime estimates and longest runs that changed since the last call."""
         changed, self._estimates.changed = self._estimates.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
                 before, was_estimated = group.sort_key, group.estimated_s < INFINITE
+                group.bucket.longest.remove(group.longest_s)
                 self._set_length(group)
+                group.bucket.longest.add(group.longest_s)
                 group.bucket.estimated += (group.estimated_s < INFINITE) - was_estimated
                 if group.sort_key != before:
                     self._list(group)
@@ -206,6 +214,29 @@ class ReadyQueue:
                     self._leave(group)
                     self._enter(group)
                     self._push(group, head)
+
+    def age_kind_of(self, group: Group) -> AgeKind:
+        """The oldest-first index of this group. All spellings of a type of GPU have the same."""
+        has_gpus = group.gpus > 0
+        return (
+            group.bucket.place,
+            has_gpus,
+            self._machine.type_number(group.shape.gpu_type) if has_gpus else 0,
+        )
+
+    def rebuild_ages(self) -> None:
+        """Enter all groups into the oldest-first indexes again, after the GPUs have changed."""
+        self.ages.clear()
+        for group in self.groups.values():
+            head = group.head()
+            assert head is not None
+            self._push(group, head)
+
+    def age_kinds(self) -> list[AgeKind]:
+        """The kinds of waiting jobs in the order of their places. Empty indexes are dropped."""
+        for kind in [kind for kind, ages in self.ages.items() if ages.at(0) is None]:
+            del self.ages[kind]
+        return sorted(self.ages)
 
     def place_of(self, job: Job) -> int:
         """The place of a job in the order of buckets (see `place_of`), whether it waits or not."""
@@ -225,7 +256,7 @@ class ReadyQueue:
         self._last_generation += 1
         generation = group.bucket_generation = group.age_generation = self._last_generation
         group.bucket.list((group.sort_key, head, generation, group))
-        kind = age_kind_of(group)
+        kind = self.age_kind_of(group)
         ages = self.ages.get(kind)
         if ages is None:
             ages = self.ages[kind] = OldestFirst()
@@ -250,7 +281,7 @@ class Walk:
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
         self._aside: list[tuple[Bucket, Entry]] = []
-        # Skipped buckets -> entries that are still examined (jobs with start reservations), in reverse order.
+        # Skipped buckets -> entries that are still examined, in reverse order.
         self._closed: dict[BucketKey, list[Entry]] = {}
 
     def next(self, room: Room) -> JobKey | None:
@@ -262,7 +293,7 @@ class Walk:
             if (bucket.gpus > idle and not bucket.shared) or not bucket.may_fit(room):
                 continue
             if closed and (left := closed.get(bucket.key)) is not None:
-                entry = left[-1] if left else None
+                entry = self._first_left(left)
             else:
                 entry = bucket.first()
             if entry is not None and (
@@ -270,6 +301,19 @@ class Walk:
             ):
                 best, place = entry, bucket.place
         return None if best is None else best[1]
+
+    def _first_left(self, left: list[Entry]) -> Entry | None:
+        """The first of the entries of a skipped bucket. A group whose head has started has a new one."""
+        while left:
+            entry = left[-1]
+            group = entry[3]
+            if group.bucket_generation == entry[2]:
+                return entry
+            left.pop()
+            if group.members:
+                left.append(self._queue.position_of(group)[1])
+                left.sort(reverse=True)
+        return None
 
     def skip(self, job: Job) -> None:
         """Set the group of this job aside: if its head cannot start, none of it can."""
@@ -280,20 +324,33 @@ class Walk:
         else:
             self._aside.append((bucket, heapq.heappop(bucket.entries)))
 
-    def skip_bucket(self, job: Job, reservations: Iterable[StartReservation]) -> None:
-        """Skip the rest of this job's bucket, except jobs that have start reservations themselves.
+    def skip_refused(
+        self, job: Job, refusing: StartReservation, reservations: Iterable[StartReservation]
+    ) -> None:
+        """Skip this job, which a reservation refused, and all later ones of its bucket that it refuses, too.
 
-        Later jobs of a bucket are expected to run longer, so that they cannot backfill either. Exception:
-        backfill discounts estimates but not limits, so that a job with an estimate may still start after a
-        job with a limit could not.
+        They would get the same GPUs, and are expected to run for at least as long as this job. None of them
+        ends in time if that is too long, or if the longest run of no kind in the bucket is short enough. Jobs
+        of the user of the reservation may end in time nevertheless, as only a part of their estimates counts,
+        and jobs that have reservations themselves may start: these are still examined.
         """
         group = self._queue.where[job.key]
         bucket = group.bucket
-        if bucket.key in self._closed or (bucket.estimated and group.estimated_s > group.limit_s):
+        at_least = max(bucket.longest.value, group.length)
+        if bucket.key in self._closed or refusing.ends_before(at_least):
             self.skip(job)
             return
+        left = {one.group for one in reservations if one.group.bucket is bucket}
+        if bucket.estimated and refusing.ends_before(refusing.caution * group.length):
+            mine = self._queue.people.get(refusing.group.key.uid, ())
+            left.update(
+                one
+                for one in mine
+                if one.bucket is bucket
+                and refusing.ends_before(min(one.limit_s, refusing.caution * one.estimated_s))
+            )
         here = self._queue.position_of(group)
-        places = [self._queue.position_of(one.group) for one in reservations if one.group.bucket is bucket]
+        places = [self._queue.position_of(one) for one in left]
         self._closed[bucket.key] = sorted((place[1] for place in places if place > here), reverse=True)
 
     def restart(self) -> Walk:
@@ -305,11 +362,6 @@ class Walk:
         for bucket, entry in self._aside:
             if entry[3].bucket_generation == entry[2]:
                 heapq.heappush(bucket.entries, entry)
-
-
-def age_kind_of(group: Group) -> AgeKind:
-    """The oldest-first index of this group."""
-    return group.bucket.place, group.gpus > 0, group.shape.gpu_type
 
 
 def group_key(job: Job, kind: Kind) -> GroupKey:

@@ -65,6 +65,7 @@ class Group:
         "kind",
         "length",
         "limit_s",
+        "longest_s",
         "members",
         "memory_mib",
         "number",
@@ -92,6 +93,8 @@ class Group:
         self.bucket_generation = self.age_generation = 0
         # Of each job: time limit, runtime estimate (infinite: none), and expected length: the lesser of both.
         self.limit_s = self.estimated_s = self.length = 0.0
+        # How long such a job may run, which counts in backfill against reservations of other users.
+        self.longest_s = 0.0
         # The sort key within the bucket; and the length by which patience is measured.
         self.sort_key = self.patience_basis_s = 0.0
         self.bucket: Bucket
@@ -128,24 +131,24 @@ class Least:
     __slots__ = ("_counts", "_heap", "value")
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._heap: list[int] = []
-        self.value = 0
+        self._counts: dict[float, int] = {}
+        self._heap: list[float] = []
+        self.value = 0.0
 
-    def add(self, value: int) -> None:
+    def add(self, value: float) -> None:
         count = self._counts.get(value, 0)
         self._counts[value] = count + 1
         if not count:
             heapq.heappush(self._heap, value)
             self.value = self._heap[0]
 
-    def remove(self, value: int) -> None:
+    def remove(self, value: float) -> None:
         self._counts[value] -= 1
         if not self._counts[value]:
             del self._counts[value]
             while self._heap and self._heap[0] not in self._counts:
                 heapq.heappop(self._heap)
-            self.value = self._heap[0] if self._heap else 0
+            self.value = self._heap[0] if self._heap else 0.0
 
 
 # A group's entry in its bucket: sort key, head, generation, group. Shortest first, then earlier arrival.
@@ -156,7 +159,9 @@ Entry = tuple[float, JobKey, int, Group]
 class Bucket:
     """Groups of one precedence and band that ask for the same number and kind of GPUs, shared or not."""
 
-    __slots__ = ("cpus", "entries", "estimated", "gpus", "groups", "key", "memory", "place", "shared")
+    __slots__ = (
+        "cpus", "entries", "estimated", "gpus", "groups", "key", "longest", "memory", "place", "shared",
+    )  # fmt: skip
 
     def __init__(self, key: BucketKey) -> None:
         self.key = key
@@ -167,6 +172,8 @@ class Bucket:
         self.entries: list[Entry] = []
         self.cpus = Least()
         self.memory = Least()
+        # Of `Group.longest_s`.
+        self.longest = Least()
 
     def may_fit(self, room: Room) -> bool:
         """Whether the smallest requests of the bucket fit. Necessary, not sufficient, for any one group."""

@@ -138,9 +138,11 @@ class RuntimeEstimates:
         # A heap of (time at which the estimate is exceeded, kind, span); stale unless equal to `Batch.due`.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
+        # The latest span of a batch that had waiting or running jobs.
+        self._latest = 0
         # The longest run of each kind.
         self._longest: dict[Kind, float] = {}
-        # Batches whose estimate changed since `ReadyQueue.refresh`.
+        # Batches whose estimate or longest run changed since `ReadyQueue.refresh`.
         self.changed: set[Batch] = set()
         # Batches with running jobs whose estimate changed since `RunningJobs.ends`.
         self.moved: set[Batch] = set()
@@ -179,6 +181,7 @@ class RuntimeEstimates:
         if batch is None:
             batch = self.batch_of(job)
         batch.begin(job.key, job.started_boot)
+        self._latest = max(self._latest, batch.span)
         self._refresh(self.kinds[batch.kind], batch)
         return batch
 
@@ -193,14 +196,23 @@ class RuntimeEstimates:
             return
         uid, what, gpus = job.uid, what_of(job.spec), job.spec.gpus
         if job.finished_at is not None:
-            ended = self._of_width.setdefault((uid, gpus), {})
-            span = int(job.finished_at // SPAN_S)
-            if span not in ended and len(ended) >= KEPT_SPANS:
-                del ended[min(ended)]
-            insort(ended.setdefault(span, []), length_of(job))
+            self._learn_width(job, job.finished_at)
         self._learn(job, (uid, what, gpus))
         if job.spec.name and (siblings := siblings_of(what)) != what:
             self._learn(job, (uid, siblings, gpus))
+
+    def _learn_width(self, job: Job, ended_at: float) -> None:
+        uid, gpus = job.uid, job.spec.gpus
+        ended, span = self._of_width.setdefault((uid, gpus), {}), int(ended_at // SPAN_S)
+        insort(ended.setdefault(span, []), length_of(job))
+        if len(ended) > KEPT_SPANS:
+            del ended[min(ended)]
+        if span < self._latest:  # the clock was set back, or the end was long ago
+            for kind, endless in self._endless.items():
+                for batch in endless.values() if (kind[0], kind[2]) == (uid, gpus) else ():
+                    if batch.span > span and (batch.waiting or batch.starts):
+                        self._refresh(self.kinds[kind], batch)
+                        self.changed.add(batch)
 
     def _learn(self, job: Job, kind: Kind) -> None:
         ended_at = job.finished_at
@@ -210,8 +222,10 @@ class RuntimeEstimates:
         batch, length = self.batch(kind, span), length_of(job)
         if length > self._longest.get(kind, 0.0):
             self._longest[kind] = length
-            for other in self.kinds[kind].values():  # running jobs may be expected to end as late
-                if other.starts:
+            for other in self.kinds[kind].values():
+                if other.waiting:
+                    self.changed.add(other)
+                if other.starts:  # running jobs may be expected to end as late
                     self._refresh(self.kinds[kind], other)
         if not batch.learn(length):
             return
@@ -256,15 +270,17 @@ class RuntimeEstimates:
         return batch.length
 
     def longest(self, limit_s: int, batch: Batch) -> float:
-        """How long such a job may run: the longest run of its kind, but at most the limit; if none has ended,
-        the limit, or without one the estimate."""
-        limit, longest = limit_s or INFINITE, self._longest.get(batch.kind, 0.0)
-        if not self._use_history or (limit_s and not longest):
+        """How long such a job may run: the longest run of its kind, or if there is none of the user's jobs on
+        as many GPUs, but at most the limit; if there is no estimate from earlier runs, the limit. Never less
+        than the expected length."""
+        limit, estimated = limit_s or INFINITE, self.estimate(limit_s, batch)
+        if estimated == INFINITE:
             return limit
-        return min(limit, max(batch.length, longest))
+        return min(limit, max(estimated, self._longest_run(batch)))
 
     def look_at(self, batch: Batch) -> None:
         """Compute the estimate of a batch that had no waiting jobs: such estimates are not kept current."""
+        self._latest = max(self._latest, batch.span)
         batch.length = self._estimate(self.kinds[batch.kind], batch)
 
     def _refresh(self, spans: dict[int, Batch], batch: Batch) -> None:
@@ -290,13 +306,22 @@ class RuntimeEstimates:
             # The same sum as in `due`: a difference may round differently, and then the entry stays due.
             while oldest + length <= self._now:
                 length *= OUTLASTS
-                longest = self._longest.get(batch.kind, 0.0)
+                longest = self._longest_run(batch)
                 if longest < length and oldest + longest > self._now:
                     length = longest
             if batch.due != oldest + length:
                 batch.due = oldest + length
                 heapq.heappush(self._due, (batch.due, batch.kind, batch.span))
         return length
+
+    def _longest_run(self, batch: Batch) -> float:
+        """The longest run of this kind; of unknown work, of this user's jobs on as many GPUs, that ended in
+        earlier half days than that of the batch. 0: there is none."""
+        longest = self._longest.get(batch.kind, 0.0)
+        if longest:
+            return longest
+        ended = self._of_width.get((batch.kind[0], batch.kind[2]), {})
+        return max((ended[span][-1] for span in ended if span < batch.span), default=0.0)
 
     def _estimate_by_width(self, batch: Batch) -> float:
         """The estimate of unknown work: other jobs of this user on as many GPUs.

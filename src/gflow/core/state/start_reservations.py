@@ -89,9 +89,13 @@ class StartReservation:
                 spare -= 1
         return spare < 0
 
+    def ends_before(self, length: float) -> bool:
+        """Whether a job of this length that starts now ends by `start_at`."""
+        return self.now + length <= self.start_at
+
     def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
         """Whether a job that starts now on these GPUs ends by `start_at`, or uses only spare resources."""
-        return self.now + length <= self.start_at or (
+        return self.ends_before(length) or (
             not self.needs_any(gpu_ids)
             and shape.cpus <= max(0, self.cpus)
             and shape.memory_mib <= max(0, self.memory_mib)
@@ -99,7 +103,7 @@ class StartReservation:
 
     def take(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> None:
         """Subtract the resources of a job that has started and runs beyond `start_at`."""
-        if self.now + length > self.start_at:
+        if not self.ends_before(length):
             gpus = self.gpus
             self._gpus = gpus.difference(gpu_ids)
             self.spare -= len(gpus) - len(self._gpus)

@@ -47,7 +47,7 @@ class State:
         self.jobs = JobTable()
         self.runtime_estimates = RuntimeEstimates(use_history=policy.lengths == "history")
         self.running = RunningJobs(self.runtime_estimates)
-        self.ready = ReadyQueue(self.runtime_estimates, by_length=policy.order == "shortest")
+        self.ready = ReadyQueue(self.runtime_estimates, self.machine, by_length=policy.order == "shortest")
         self.dependencies = Dependencies()
         self.deadlines = Deadlines(self.jobs)
         self.accounting = Accounting(policy, self.machine)
