@@ -12,15 +12,9 @@ from gflow.errors import GflowError
 Error = GflowError
 # Classes by the code in an answer. Not Unreachable: callers retry it, and the daemon has answered.
 KINDS = (
-    errors.UsageError,
-    errors.TooLarge,
-    errors.TooMany,
-    errors.Refused,
-    errors.NotFound,
-    errors.Unauthorized,
-    errors.Forbidden,
-    errors.ReadOnly,
-)
+    errors.UsageError, errors.TooLarge, errors.TooMany, errors.Refused, errors.NotFound,
+    errors.Unauthorized, errors.Forbidden, errors.ReadOnly,
+)  # fmt: skip
 
 
 class DaemonError(GflowError):

@@ -28,20 +28,8 @@ WRAPPER = "#!/bin/sh\n#SBATCH\n{}\n"
 # A program that jobs have and the submitter may not have.
 STAND_IN = "srun"
 SHELL_WORDS = {
-    ".",
-    "alias",
-    "cd",
-    "eval",
-    "exec",
-    "export",
-    "for",
-    "if",
-    "module",
-    "set",
-    "source",
-    "ulimit",
-    "while",
-}
+    ".", "alias", "cd", "eval", "exec", "export", "for", "if", "module", "set", "source", "ulimit", "while",
+}  # fmt: skip
 
 
 def describe(values: dict[str, Any], command: list[str]) -> str:

@@ -223,35 +223,21 @@ def observe_remote(job: dict[str, Any]) -> RunFacts:
 def run_view(job: dict[str, Any], found: RunDiagnosis) -> dict[str, Any]:
     """The diagnosis as JSON: the keys of that of an ended job, and the verdict."""
     return {
-        "job": job["id"],
-        "state": job["state"],
-        "reason": job["reason"],
-        "exit_code": job["exit_code"],
-        "verdict": found.verdict.value,
-        "summary": found.summary,
+        "job": job["id"], "state": job["state"], "reason": job["reason"], "exit_code": job["exit_code"],
+        "verdict": found.verdict.value, "summary": found.summary,
         "cause": found.findings[0].cause if found.findings else None,
         "findings": [_finding_view(one) for one in found.findings],
-        "figures": list(found.figures),
-        "notes": list(found.notes),
-        "ask_again_s": found.ask_again_s,
-        "last_lines": [],
-        "log_error": None,
-    }
+        "figures": list(found.figures), "notes": list(found.notes), "ask_again_s": found.ask_again_s,
+        "last_lines": [], "log_error": None,
+    }  # fmt: skip
 
 
 def _finding_view(one: RunFinding) -> dict[str, Any]:
     return {
-        "cause": one.cause,
-        "verdict": one.verdict.value,
-        "summary": one.summary,
-        "confidence": one.confidence.name.lower(),
-        "advice": list(one.advice),
-        "experiment": one.experiment,
+        "cause": one.cause, "verdict": one.verdict.value, "summary": one.summary,
+        "confidence": one.confidence.name.lower(), "advice": list(one.advice), "experiment": one.experiment,
         "evidence": {
-            "text": "; ".join(one.figures),
-            "line": None,
-            "rank": None,
-            "figures": list(one.figures),
+            "text": "; ".join(one.figures), "line": None, "rank": None, "figures": list(one.figures),
         },
         "frame": one.frame and one.frame._asdict(),
-    }
+    }  # fmt: skip

@@ -20,11 +20,7 @@ SILENCE_S = 60.0
 
 
 def events(
-    names: tuple[str, ...] = (),
-    jobs: tuple[str, ...] = (),
-    after: int | None = None,
-    *,
-    follow: bool = True,
+    names: tuple[str, ...] = (), jobs: tuple[str, ...] = (), after: int | None = None, *, follow: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Yield every event from now on, or after the id `after`; each connection begins with `connected`.
 

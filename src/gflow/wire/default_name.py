@@ -17,23 +17,10 @@ _RUNNER = re.compile(
 _SCRIPT = re.compile(r"[^-].*\.(py|pyz|ipynb|sh|bash|zsh|pl|rb|js|R|jl)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 # Commands that say less than another one of the same line.
-_PREPARATION = frozenset(
-    {
-        "cd",
-        "source",
-        ".",
-        "export",
-        "set",
-        "module",
-        "conda",
-        "mamba",
-        "ulimit",
-        "mkdir",
-        "echo",
-        "umask",
-        "exit",
-    }
-)
+_PREPARATION = frozenset((
+    ".", "cd", "conda", "echo", "exit", "export", "mamba", "mkdir", "module", "set", "source",
+    "ulimit", "umask",
+))  # fmt: skip
 
 
 def default_name(command: Sequence[str], script_path: str) -> str:

@@ -64,9 +64,7 @@ def examine_job(job: dict[str, Any], submitted: Mapping[str, str] | None, pids: 
         limits=parse_limits(text_of(f"/proc/{pids[0]}/limits")) if pids else None,
     )
     return found._replace(
-        python=read_python(program, variables),
-        missing_folders=_missing(variables),
-        loaded=_loaded(pids),
+        python=read_python(program, variables), missing_folders=_missing(variables), loaded=_loaded(pids)
     )
 
 

@@ -17,15 +17,9 @@ def output_of(
     """What a program prints; None if there is no such program, or if it takes too long."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            env=environ,
-            cwd="/",
-            input="",
-        )
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, env=environ,
+            cwd="/", input="",
+        )  # fmt: skip
         return done.stdout
     return None
 

@@ -102,12 +102,6 @@ static const char *variable(const char *name)
 
 /* ------------------------------------------------------------ the daemon's socket (as in hot_path.py) */
 
-static bool exists(const char *path)
-{
-    struct stat found;
-    return !stat(path, &found);
-}
-
 static void join(char path[PATH_MAX], const char *first, const char *second)
 {
     if ((size_t)snprintf(path, PATH_MAX, "%s%s", first, second) >= PATH_MAX)
@@ -144,9 +138,9 @@ static int connect_daemon(void)
     join(system, variable("GFLOW_SYSTEM_ROOT"), "/run/gflow/gflowd.sock");
     if (!*chosen)
         own_address(own);
-    const char *path = *chosen ? chosen : exists(system) ? system : own;
+    const char *path = *chosen ? chosen : !access(system, F_OK) ? system : own;
     bool is_named = *chosen || path == system;
-    if (path == system && isatty(1) && !strcmp(program, "gqueue") && exists(own))
+    if (path == system && isatty(1) && !strcmp(program, "gqueue") && !access(own, F_OK))
         run_python("-");                                    /* it may point to jobs of the other daemon */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *name = strrchr(path, '/');
