@@ -42,16 +42,16 @@ def add_python(path: Path) -> None:
     path.chmod(0o755)
 
 
-def run(prefix: Path) -> subprocess.CompletedProcess[str]:
+def run(prefix: Path, folder: str = "bin") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [prefix / "bin/gctl", *WORDS],
+        [prefix / folder / "gctl", *WORDS],
         env={"PATH": f"{prefix}/path:/usr/bin:/bin"}, capture_output=True, text=True,
     )  # fmt: skip
 
 
-def started(prefix: Path) -> tuple[str, str, list[str]]:
+def started(prefix: Path, folder: str = "bin") -> tuple[str, str, list[str]]:
     """The interpreter, its options in one text, and the words behind them."""
-    done = run(prefix)
+    done = run(prefix, folder)
     assert done.stderr == ""
     program, *rest = done.stdout.splitlines()
     at = rest.index("CODE" if "CODE" in rest else "gflow")
@@ -79,6 +79,15 @@ def test_version_of_the_package_is_taken_from_path_when_none_is_beside(prefix: P
     program, options, rest = started(prefix)
     assert (program, options) == (str(prefix / "path/python3.11"), "-I -X utf8 -c")
     assert (Path(rest[0]).resolve(), rest[1]) == (site, "gctl")
+
+
+def test_interpreter_is_beside_the_command_when_a_link_names_it(prefix: Path) -> None:
+    """pipx and uv tool."""
+    add_package(prefix, "python3.11/site-packages")
+    add_python(prefix / "bin/python3")
+    (prefix / "path").mkdir()
+    (prefix / "path/gctl").symlink_to("../bin/gctl")
+    assert Path(started(prefix, "path")[0]).resolve() == prefix / "bin/python3"
 
 
 @pytest.mark.parametrize("place", ["bin", "path"])

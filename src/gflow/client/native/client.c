@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -358,11 +359,10 @@ static void run_in_daemon(void)
 
 int main(int argc, char **argv)
 {
-    ssize_t size = readlink("/proc/self/exe", bin, sizeof bin - 1);
-    char *name = size > 0 ? strrchr(bin, '/') : NULL;
     program = argc ? argv[0] : "gflow";
-    if (!name)
-        fail("/proc is not mounted");
+    if (!realpath((const char *)getauxval(AT_EXECFN), bin)) /* not /proc/self/exe: /proc may not be mounted */
+        fail(strerror(errno));
+    char *name = strrchr(bin, '/');
     *name = 0;
     program = name + 1;
     words = argv + (argc > 0);
