@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
@@ -24,6 +25,9 @@ class Request(NamedTuple):
     kind: str = ANY_GPU
     priority: int = 10
     is_victim: bool = False
+    # The jobs of a sweep have the template of their names in common, those of an array are one request.
+    name_template: str = ""
+    tasks: int = 0
 
 
 class Machine(NamedTuple):
@@ -199,6 +203,21 @@ def bimodal_letters(random: Random) -> Scenario:
     return found._replace(title="l  as d, with names of letters only", harmful=harmful)
 
 
+def sweep_template(random: Random) -> Scenario:
+    found = sweep_names(random)
+    harmful = [one._replace(name_template=one.name.partition("-")[0] + "-lr{lr}") for one in found.harmful]
+    return found._replace(title="m  as i, with gbatch --param", harmful=harmful)
+
+
+def arrays(random: Random) -> Scenario:
+    """The work of i as arrays, whose tasks take equally long."""
+    found = sweep_names(random)
+    first = {(one.submit, one.user[:-1]): one for one in reversed(found.harmful)}
+    count = Counter((one.submit, one.user[:-1]) for one in found.harmful)
+    harmful = [one._replace(tasks=count[key]) for key, one in first.items()]
+    return found._replace(title="n  as i, as arrays", harmful=harmful)
+
+
 def newcomers(random: Random) -> Scenario:
     honest = [one._replace(is_victim=True) for one in background(random, 0.6, 21, users=2)]
     harmful = [
@@ -222,4 +241,6 @@ SCENARIOS: dict[str, Callable[[Random], Scenario]] = {
     "j": newcomers,
     "k": unique_letters,
     "l": bimodal_letters,
+    "m": sweep_template,
+    "n": arrays,
 }

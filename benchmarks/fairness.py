@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from itertools import accumulate
 from random import Random
 
 from benchmarks.fair_workload import ANY_GPU, HOUR, SCENARIOS, Machine, Request
@@ -54,6 +55,8 @@ class MachineReplay(Replay):
             cwd="",
             gpus=request.gpus,
             name=request.name,
+            name_template=request.name_template,
+            array=f"0-{request.tasks - 1}" if request.tasks else "",
             cpus=request.cpus,
             gpu_type="" if request.kind == ANY_GPU else request.kind,
             time_limit_s=int(request.slurm_limit) if self._uses_limits else request.limit,
@@ -65,7 +68,10 @@ class MachineReplay(Replay):
 
 def starts_of(policy: str, requests: list[Request], machine: Machine) -> list[float]:
     if policy == "slurm":
-        return SlurmModel(requests, machine).run()
+        tasks = [one for one in requests for _ in range(one.tasks or 1)]
+        firsts = list(accumulate((one.tasks or 1 for one in requests[:-1]), initial=0))
+        starts = SlurmModel(tasks, machine).run()
+        return [starts[first] for first in firsts]
     replay = MachineReplay(requests, machine, POLICIES[policy][1], uses_limits=policy == "easy")
     replay.run()
     return replay.starts
