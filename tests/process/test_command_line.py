@@ -46,7 +46,7 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
         ("gstats -o csv", LOOK | {"gflow.cli.gstats", *options("gstats")}),
         ("ginfo", HOT),
         ("gjob show 1", HOT),
-        ("gjob history 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
+        ("gjob history 1", HOT),
         ("gcancel 1", HOT),
     ],
 )
