@@ -56,7 +56,8 @@ def sessions() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", sessions(), ids=lambda path: path.name)
-def test_a_document_does_what_it_says(box: Box, path: Path) -> None:
+def test_document_is_true(box: Box, path: Path) -> None:
+    """A short name: curl reaches the socket by its path, which holds the name and has 107 bytes at most."""
     play(box, path)
 
 
@@ -129,7 +130,7 @@ def _commands(text: str) -> list[tuple[str, str | None]]:
 
 
 def test_readme_shows_five_commands_after_installing() -> None:
-    """They are typed in this order by test_a_document_does_what_it_says."""
+    """They are typed in this order by test_document_is_true."""
     commands = _commands((ROOT / "README.md").read_text())
     install, *session = [command.split()[:2] for command, _ in commands]
     assert install == ["pipx", "install"]
