@@ -138,8 +138,8 @@ def page(
     yield from ("measures is in `benchmarks/README.md`.", "")
     yield from ("## Side by side", "", *circumstances(run), "")
     yield from (command("benchmarks/run", run), "", *versions(run), "")
-    yield "Cells are medians, with the least value in brackets. `-`: not offered; a system that does not offer the whole"
-    yield from ("trial has no column.", "")
+    yield "Cells are medians, with the least value in brackets. `-`: not offered; a system that does not offer"
+    yield from ("the whole trial has no column.", "")
     yield from side_by_side(run["results"])
     if growth and curves:
         yield from ("## Growth", "", *circumstances(growth), "", command("benchmarks/run", growth), "")

@@ -82,17 +82,23 @@ with train.Run("checkpoints", device="cpu", every_steps=1) as run:
 
 def test_exception_in_one_rank_ends_with_code_1(tmp_path):
     (tmp_path / "boom.py").write_text(BOOM)
-    done = subprocess.run(
-        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", "boom.py"],
-        cwd=tmp_path,
+    launched = launch(tmp_path, "boom.py")
+    said = launched.communicate()[1]
+    assert "ValueError: boom" in said and "terminate called" not in said
+    assert launched.returncode == 1
+    assert "find_unused_parameters" not in said
+
+
+def launch(folder, script):
+    """Two ranks of a script, in a session of their own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", script],
+        cwd=folder,
         env=os.environ | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
-        capture_output=True,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        start_new_session=True,
     )
-    assert "ValueError: boom" in done.stderr and "terminate called" not in done.stderr
-    assert done.returncode == 1
-    assert "find_unused_parameters" not in done.stderr
 
 
 SLOW = """
@@ -114,14 +120,7 @@ with train.Run("checkpoints", device="cpu") as run:
 def test_ctrl_c_under_launch_saves_without_tracebacks(tmp_path):
     """A terminal sends the signal to the launcher and to all ranks."""
     (tmp_path / "slow.py").write_text(SLOW)
-    launched = subprocess.Popen(
-        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", "slow.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    launched = launch(tmp_path, "slow.py")
     wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 120)
     os.killpg(launched.pid, signal.SIGINT)
     said = launched.communicate(timeout=120)[1]
