@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
 import socket
 import subprocess
 import sys
+import termios
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from tests.fuzz import native_client
 from tests.fuzz.conftest import EXAMPLES
+from tests.waiting import wait_until
 
 # `make fuzz` asks for more, with another seed each time.
 ANSWERS = 15 * EXAMPLES
@@ -73,10 +75,15 @@ def test_whole_output_is_written_when_pipe_does_not_block(folder: Path) -> None:
         os.set_blocking(writer, False)
         process = subprocess.Popen([folder / "gqueue"], env={"GFLOW_SOCKET": str(path)}, stdout=writer)
         os.close(writer)
-        time.sleep(0.2)  # the pipe gets full
+        wait_until(lambda: unread(reader) == fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ), what="a full pipe")
         with open(reader, "rb") as file:
             assert file.read() == content
         assert process.wait(20) == 0
+
+
+def unread(pipe: int) -> int:
+    """The number of bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
 
 def test_answer_is_printed_before_the_connection_closes(folder: Path) -> None:
