@@ -138,6 +138,21 @@ class Cluster:
         for node in self.call("sinfo", "-h", "-N", "-p", "main", "-t", "drain", "-o", "%N").split():
             self.call("scontrol", "update", f"nodename={node}", "state=resume")
 
+    def log_size(self) -> int:
+        """The size of the controller's log: where what follows begins."""
+        return (self.root / "log/slurmctld.log").stat().st_size
+
+    def has_node_cancelled_array(self, start: int) -> bool:
+        """Whether a node has refused the task with an array's own id, and slurmd has cancelled that id.
+
+        `start`: the size of the log before it.
+        """
+        log = (self.root / "log/slurmctld.log").read_bytes()[start:].decode(errors="replace")
+        refused = re.findall(r"_slurm_rpc_requeue: Requeue of JobId=(\d+) returned an error", log)
+        cancelled = re.findall(r"REQUEST_KILL_JOB JobId=(\d+) uid", log)
+        arrays = self.call("squeue", "--noheader", "--states=all", "--format=%F").split()
+        return bool({*refused} & {*cancelled} & {*arrays})
+
     def set_min_job_age(self, seconds: int) -> None:
         """How long the controller knows a job that has ended. It forgets jobs once a minute."""
         text = re.sub(r"^MinJobAge=\d+$", f"MinJobAge={seconds}", self.conf.read_text(), flags=re.MULTILINE)
