@@ -14,7 +14,7 @@ from gflow.core.task_set import TaskSet, parse_tasks
 from gflow.targets.port import End, Run
 from gflow.targets.slurm.array_parts import halve, other_parts, parts_of
 from gflow.targets.slurm.commands.command_runner import CommandResult
-from gflow.targets.slurm.tracker import read_tag
+from gflow.targets.slurm.submission import read_tag
 
 from .test_slurm_worker import DOWN, FakeSlurm, World, launch
 

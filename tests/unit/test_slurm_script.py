@@ -22,7 +22,7 @@ from gflow.targets.slurm.script import (
     slurm_time,
 )
 from gflow.targets.slurm.settings import Cluster
-from gflow.targets.slurm.tracker import read_tag
+from gflow.targets.slurm.submission import read_tag
 from gflow.wire.requests import JobRequest, Reader
 
 from .builders import job, spec

@@ -16,8 +16,9 @@ from gflow.core.task_set import parse_tasks
 from gflow.daemon.execution.cluster_launch import check_targets, local_note, remote_launch
 from gflow.errors import Refused
 from gflow.options.job_options import CAPTURE, JOB
+from gflow.targets.slurm.remote_launch import build_script
 from gflow.targets.slurm.settings import Cluster
-from gflow.targets.slurm.tracker import SlurmSubmission, build_script
+from gflow.targets.slurm.submission import SlurmSubmission
 from gflow.wire.requests import JobRequest, Reader
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "slurm-options.md"

@@ -14,9 +14,9 @@ from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import Job, Spec
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import preview_submission, remote_launch, slurm_of
+from gflow.targets.slurm.remote_launch import build_script, environment_of, launch_there
 from gflow.targets.slurm.ssh.remote_slurm import RemoteSlurm
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import build_script, environment_of, launch_there
 
 # Suggest an alternative only if it starts at least this much earlier.
 MIN_GAIN_S = 120.0

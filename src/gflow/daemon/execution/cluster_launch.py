@@ -27,9 +27,10 @@ from gflow.targets.slurm.array_parts import USUAL_LIMIT
 from gflow.targets.slurm.commands import slurm_cli
 from gflow.targets.slurm.commands.refusals import Refusal, classify
 from gflow.targets.slurm.commands.slurm_cli import advise
+from gflow.targets.slurm.remote_launch import build_script, environment_of, launch_there
 from gflow.targets.slurm.settings import Cluster
+from gflow.targets.slurm.submission import SlurmSubmission
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of, launch_there
 from gflow.wire.requests import ParsedJob
 
 # Options that have an effect only on a cluster.

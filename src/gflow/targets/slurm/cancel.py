@@ -16,7 +16,8 @@ from gflow.targets.slurm.commands.command_runner import CommandResult
 from gflow.targets.slurm.commands.identities import MARK
 from gflow.targets.slurm.commands.slurm_cli import Row
 from gflow.targets.slurm.shared_folder import RunFile
-from gflow.targets.slurm.tracker import SlurmSubmission, TrackedRun, Tracker, read_tag
+from gflow.targets.slurm.submission import SlurmSubmission, TrackedRun, read_tag
+from gflow.targets.slurm.tracker import Tracker
 
 # Seconds between two scancel calls for a job that does not end.
 RETRY_S = 30.0

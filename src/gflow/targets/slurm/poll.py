@@ -20,7 +20,8 @@ from gflow.targets.slurm.commands.command_runner import CommandResult
 from gflow.targets.slurm.commands.reasons import in_words
 from gflow.targets.slurm.commands.slurm_cli import Row, Verdict
 from gflow.targets.slurm.shared_folder import Exit, RunFiles
-from gflow.targets.slurm.tracker import RowTag, SlurmSubmission, TrackedRun, Tracker, read_tag
+from gflow.targets.slurm.submission import RowTag, SlurmSubmission, TrackedRun, read_tag
+from gflow.targets.slurm.tracker import Tracker
 
 log = logging.getLogger("gflow.slurm")
 # A candidate is submitted again when this many queue listings, over this many seconds, do not contain it.

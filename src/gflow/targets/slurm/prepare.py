@@ -16,7 +16,8 @@ from gflow.targets.slurm.array_parts import USUAL_LIMIT, Part, common, other_par
 from gflow.targets.slurm.candidate import Stage
 from gflow.targets.slurm.shared_folder import RunFile, RunFiles
 from gflow.targets.slurm.ssh.remote_folder import Unreachable
-from gflow.targets.slurm.tracker import SlurmSubmission, Tracker
+from gflow.targets.slurm.submission import SlurmSubmission
+from gflow.targets.slurm.tracker import Tracker
 
 
 class Preparation(NamedTuple):

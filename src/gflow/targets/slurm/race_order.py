@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from gflow.targets.slurm.candidate import NO_ANSWER, Candidate
 from gflow.targets.slurm.commands.slurm_cli import Row
-from gflow.targets.slurm.tracker import RowTag, SlurmSubmission, Tracker, build_script, environment_of
+from gflow.targets.slurm.remote_launch import build_script, environment_of
+from gflow.targets.slurm.submission import RowTag, SlurmSubmission
+from gflow.targets.slurm.tracker import Tracker
 
 log = logging.getLogger("gflow.slurm")
 # A shape steps back if another one starts at least this many seconds sooner.

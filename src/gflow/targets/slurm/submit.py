@@ -16,15 +16,10 @@ from gflow.targets.slurm.commands import slurm_cli
 from gflow.targets.slurm.commands.command_runner import CommandResult
 from gflow.targets.slurm.commands.reasons import in_words
 from gflow.targets.slurm.commands.refusals import SUBMIT_LIMIT, Refusal, classify, limit_of
+from gflow.targets.slurm.remote_launch import build_script, environment_of, launch_there
 from gflow.targets.slurm.ssh.remote_shell import quote
-from gflow.targets.slurm.tracker import (
-    LOOK_S,
-    SlurmSubmission,
-    Tracker,
-    build_script,
-    environment_of,
-    launch_there,
-)
+from gflow.targets.slurm.submission import SlurmSubmission
+from gflow.targets.slurm.tracker import LOOK_S, Tracker
 
 log = logging.getLogger("gflow.slurm")
 # Calls of sbatch at the same time. Over SSH several of them share a session.

@@ -15,7 +15,8 @@ from gflow.targets.slurm import cancel, poll, prepare, submit
 from gflow.targets.slurm.files.output_fetches import OutputFetches
 from gflow.targets.slurm.files.snapshot_sends import Transfer
 from gflow.targets.slurm.ssh.remote_folder import Unreachable
-from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Tracker
+from gflow.targets.slurm.submission import SlurmSubmission
+from gflow.targets.slurm.tracker import LOOK_S, Tracker
 
 # Seconds until the next turn while the shared folder cannot be used at all.
 NO_FOLDER_S = 5.0

@@ -16,8 +16,8 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import remote_launch, slurm_of
 from gflow.errors import Refused
 from gflow.targets.slurm.files.result_fetch import fetch_order
+from gflow.targets.slurm.remote_launch import launch_there
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import launch_there
 from gflow.text.table import Sheet
 from gflow.wire.answers.daemon import TargetsAnswer, TargetView
 from gflow.wire.answers.job_details import JobFilesAnswer

@@ -19,7 +19,7 @@ from gflow.options.job_options import Option
 from gflow.options.values import read as read_option
 from gflow.targets.port import Run
 from gflow.targets.slurm.job_step import JobStep, step_script
-from gflow.targets.slurm.tracker import launch_there
+from gflow.targets.slurm.remote_launch import launch_there
 from gflow.wire.answers.job_details import ClusterStep, ExecAnswer, ProfileFolderAnswer, TerminalAnswer
 from gflow.wire.encoding import key_label
 from gflow.wire.requests import ExecRequest, JobRequest, check_command
