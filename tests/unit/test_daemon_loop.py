@@ -18,6 +18,7 @@ from gflow.testing import gpus
 from gflow.wire.requests import ParsedJob, References
 
 from .builders import spec
+from .machine import Machine, gpu
 
 
 def play(scene, *specs, perform=lambda effects: None):
@@ -159,3 +160,13 @@ def test_reloaded_state_knows_the_machine():
     new = reload(old, MemoryStore())
     assert {name: getattr(new.machine, name) for name in passing} == passing
     assert new.machine.gpus == old.machine.gpus
+
+
+def test_reloaded_state_keeps_waiting_jobs_by_type_of_gpu():
+    """The GPUs do not change afterwards, so that nothing else would sort the jobs again."""
+    machine = Machine(gpu(0, "NVIDIA A100"), gpu(1, "NVIDIA H100"))
+    for gpu_type in ("a100", "h100") * 2:  # two run, two wait
+        machine.submit(gpus=1, gpu_type=gpu_type)
+    before = set(machine.state.ready.ages)
+    assert len(before) == 2
+    assert set(reload(machine.state, machine.store).ready.ages) == before
