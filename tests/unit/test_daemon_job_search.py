@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState
+from gflow.core.model import ArrayProgress, JobState
 from gflow.core.queries.job_filter import Filter
 from gflow.core.state.state import State
+from gflow.core.task_set import parse_tasks
 from gflow.daemon.api import job_search
 from gflow.daemon.api.job_search import ListingRequest, find
 from gflow.daemon.loop.cooperative import SLICE, in_order
@@ -164,6 +165,16 @@ def test_limited_listing_copies_no_more_than_it_shows(monkeypatch, asked, number
     found, total, _ = listed(Loop([job(number) for number in range(1, COUNT)]), **asked)
     assert ([one.number for one in found], total) == (numbers, COUNT - 1)
     assert len(copied) == 3
+
+
+@pytest.mark.parametrize(("limit", "labels"), [(2, ["1", "2_1"]), (-2, ["4", "5"])])
+def test_limited_listing_hides_arrays_whose_tasks_have_all_started(limit, labels):
+    array = {"array": "0-2", "progress": ArrayProgress(pending=parse_tasks(""))}
+    waiting = ArrayProgress(pending=parse_tasks("0,2"))
+    jobs = [job(1), job(2, **array), job(2, task=1), job(3, **array), job(4, progress=waiting), job(5)]
+    for one in ({}, {"wanted": Filter(since=1.0)}):  # by the order of keys, and by a look at all jobs
+        found, total, _ = listed(Loop(jobs), limit=limit, **one)
+        assert ([entry.label for entry in found], total) == (labels, 4)
 
 
 def test_limited_listing_shows_one_moment():

@@ -222,6 +222,7 @@ def _check_dependencies(state: State) -> None:
 
 
 def _check_names(state: State) -> None:
+    assert list(state.jobs.order) == sorted(state.jobs), "the order of keys is off"
     names = NameIndex()
     for job in state.jobs.values():
         if job.task is None and not state.arriving.get(job.key):

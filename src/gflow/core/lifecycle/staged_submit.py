@@ -81,6 +81,7 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
         if job.state is QUEUED and wait is None and spec.begin_at <= wall:
             job.ready_at = opened.at.boot
         opened.jobs[job.key] = job
+        opened.order.add(job.key)
         opened.groups[job.spec.group] += 1
         opened.names.add(opened.uid, spec.shared_name, job.key)
         size, links = size_of(job.spec), links_of(job.spec)
@@ -100,7 +101,7 @@ def close(state: State, event: Close, effects: list[Effect]) -> None:
     opened = _open(state, event.first)
     if len(opened.jobs) != opened.count:
         raise Refused(f"{len(opened.jobs):,} of {opened.count:,} jobs came")
-    state.jobs.update(opened.jobs)
+    state.jobs.add_staged(opened.jobs, opened.order)
     state.arriving.update(dict.fromkeys(opened.jobs, opened.first))
     _remember_recent(state, opened)
     for group, count in opened.groups.items():

@@ -11,6 +11,7 @@ from gflow.core.state.accounting import Accounting
 from gflow.core.state.end_times import EndingJob, EndTimes
 from gflow.core.state.name_index import NameIndex
 from gflow.core.state.runtime_estimates import Batch, RuntimeEstimates
+from gflow.core.state.sorted_keys import SortedKeys
 from gflow.core.transitions import QUEUED
 
 # How far back `@~N` reaches, per user.
@@ -36,9 +37,13 @@ class JobTable(dict[JobKey, Job]):
         self.ended: dict[JobKey, Job] = {}
         # The jobs by name, without tasks of arrays.
         self.names = NameIndex()
+        # The keys of all of them, in order.
+        self.order = SortedKeys()
 
     def add(self, job: Job) -> None:
         key = job.key
+        if key not in self:  # else a staged job, which arrives
+            self.order.add(key)
         self[key] = job
         if key & TASK_MASK:
             self.tasks.setdefault(job_key(job.number), set()).add(key)
@@ -47,10 +52,16 @@ class JobTable(dict[JobKey, Job]):
             if job.progress is not None:
                 self.arrays.add(key)
 
+    def add_staged(self, jobs: dict[JobKey, Job], order: SortedKeys) -> None:
+        """Make all jobs of a staged submission visible. Each is added by `add` when it arrives."""
+        self.update(jobs)
+        self.order.absorb(order)
+
     def drop(self, job: Job) -> None:
         """Remove a job that has become final."""
         key = job.key
         del self[key]
+        self.order.remove(key)
         self.ended[key] = job
         if key & TASK_MASK:
             array = job_key(job.number)
@@ -84,6 +95,11 @@ class JobTable(dict[JobKey, Job]):
         if array is None or array.progress is None or array.stopping is not None:
             return None
         return array if task in array.progress.pending else None
+
+    def is_hidden(self, key: JobKey) -> bool:
+        """Whether this is an array whose tasks have all started. Listings show its tasks instead."""
+        progress = self[key].progress
+        return progress is not None and not progress.pending
 
     def is_active(self, key: JobKey) -> bool:
         """Whether this is a job that is not final, or a task that still waits in its array."""

@@ -9,6 +9,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job, Spec
 from gflow.core.state.dependencies import Wait
 from gflow.core.state.name_index import NameIndex
+from gflow.core.state.sorted_keys import SortedKeys
 
 # By the identity of the parents; the spec keeps them alive.
 WaitCache = dict[tuple[int, ...], tuple[Spec, Wait | None]]
@@ -19,7 +20,7 @@ class Opened:
 
     __slots__ = (
         "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links", "names",
-        "origin", "projects", "uid", "user", "waits",
+        "order", "origin", "projects", "uid", "user", "waits",
     )  # fmt: skip
 
     def __init__(self, event: Open, first: int) -> None:
@@ -29,6 +30,7 @@ class Opened:
         # Size and number of parents of its jobs so far.
         self.bytes = self.links = 0
         self.jobs: dict[JobKey, Job] = {}
+        self.order = SortedKeys()
         # How many of its jobs are in each group.
         self.groups: Counter[int] = Counter()
         self.is_closed = False

@@ -23,7 +23,7 @@ from gflow.core.queries.job_filter import Filter
 from gflow.core.resources import Shape
 from gflow.core.state.state import State
 from gflow.daemon.context import Context
-from gflow.daemon.loop.cooperative import SLICE, in_order, in_slices
+from gflow.daemon.loop.cooperative import SLICE, in_key_order, in_order, in_slices
 from gflow.errors import Refused
 from gflow.store.reader import Reader
 from gflow.text.queue import ORDERS, Entry, no_such_value, sort_key, value_names
@@ -73,12 +73,28 @@ async def find(context: Context, listing: ListingRequest, now: Moment) -> Found:
 
 async def _find_active(context: Context, listing: ListingRequest, now: Moment) -> Found:
     if listing.sort == "id" and 0 < abs(listing.limit or 0) <= SMALL_PART:
-        return await _find_page(context, listing, now)
+        small = listing.offset + abs(listing.limit or 0) <= SLICE and listing.wanted == Filter()
+        return _take_page(context, listing, now) if small else await _find_page(context, listing, now)
     copies = await _copy_jobs(context, listing.wanted, now)
     total = len(copies)
     keys = deque(sorted(copies))
     entries = (copies.pop(keys.popleft()) for _ in range(total))
     return Found(await _sort_and_cut(entries, listing, now), total, False)
+
+
+def _take_page(context: Context, listing: ListingRequest, now: Moment) -> Found:
+    """Take one end of the queue, ordered by id. The cost does not depend on the number of jobs."""
+    state, limit = context.loop.state, listing.limit or 0
+    is_from_end, last = (limit < 0) != listing.is_reversed, listing.offset + abs(limit)
+    order = state.jobs.order
+    visible = (key for key in (reversed(order) if is_from_end else order) if not state.jobs.is_hidden(key))
+    shown = list(islice(visible, listing.offset, last))
+    copies = _JobCopies(state, listing.wanted, now)
+    copies.copy_jobs(shown)
+    if limit < 0:
+        shown.reverse()
+    total = len(state.jobs) - sum(map(state.jobs.is_hidden, state.jobs.arrays))
+    return Found((copies.found[key] for key in shown), total, False)
 
 
 async def _find_page(context: Context, listing: ListingRequest, now: Moment) -> Found:
@@ -88,7 +104,7 @@ async def _find_page(context: Context, listing: ListingRequest, now: Moment) -> 
         state = loop.state
         with loop.track_changes() as changed:
             copies, keys = _JobCopies(state, listing.wanted, now), dict[JobKey, None]()
-            async for some in in_slices(sorted(state.jobs)):
+            async for some in in_key_order(state.jobs.order):
                 copies.select(some, keys)
             shown = _page_of(sorted(keys), listing)
             missing = shown
@@ -124,7 +140,7 @@ async def _copy_jobs(context: Context, wanted: Filter, now: Moment) -> dict[JobK
         state = loop.state
         with loop.track_changes() as changed:
             copies = _JobCopies(state, wanted, now)
-            async for keys in in_slices(sorted(state.jobs)):
+            async for keys in in_key_order(state.jobs.order):
                 copies.copy_jobs(keys)
             while changed:
                 copies.copy_jobs([changed.pop() for _ in range(min(len(changed), SLICE))])

@@ -23,7 +23,7 @@ from gflow.daemon.api.job_search import ListingRequest, with_report
 from gflow.daemon.api.visibility import Viewer
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
-from gflow.daemon.loop.cooperative import in_slices
+from gflow.daemon.loop.cooperative import in_key_order
 from gflow.daemon.loop.loop import Loop
 from gflow.store import group_figures
 from gflow.store.group_figures import Members
@@ -105,7 +105,7 @@ async def _order_of(context: Context, wanted: Filter) -> _Order:
     rows: list[JobKey | ListedRow] = []
     groups: dict[int, ListedRow] = {}
     matching, is_unfiltered = 0, wanted == Filter()
-    async for keys in in_slices(sorted(state.jobs)):
+    async for keys in in_key_order(state.jobs.order):
         for key in keys:
             job = state.jobs.get(key)
             if job is None or not ((is_unfiltered and job.progress is None) or wanted.matches(job)):

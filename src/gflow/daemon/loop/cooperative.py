@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
+from gflow.core.ids import JobKey
+from gflow.core.state.sorted_keys import SortedKeys
+
 T = TypeVar("T")
 
 # Items between two yields to the event loop: half a millisecond for rows of a table.
@@ -26,6 +29,17 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list
         yield piece
         if len(piece) == size:
             await asyncio.sleep(0)
+
+
+async def in_key_order(order: SortedKeys) -> AsyncIterator[list[JobKey]]:
+    """Yield the keys in order, in lists of `SLICE`; other tasks run in between, and may change the set."""
+    last = JobKey(0)
+    while piece := order.after(last, SLICE):
+        last = piece[-1]
+        yield piece
+        if len(piece) < SLICE:
+            return
+        await asyncio.sleep(0)
 
 
 async def in_order(items: Iterable[T], key: Callable[[T], Any], *, reverse: bool = False) -> Iterator[T]:
