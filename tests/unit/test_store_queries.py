@@ -8,6 +8,7 @@ from gflow.core.ids import job_key
 from gflow.core.model import FINAL, JobState
 from gflow.core.queries.job_filter import Filter
 from gflow.errors import StoreError
+from gflow.store import reader as reader_module
 from gflow.store.port import Changes
 from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
@@ -97,6 +98,21 @@ def test_a_reader_sees_one_moment_and_changes_nothing(tmp_path):
         before.rows("DELETE FROM jobs")
     before.close()
     after.close()
+    store.close()
+
+
+def test_reader_shares_specs_of_neighbours_and_keeps_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader_module, "MOST_SPECS", 3)
+    store = SqliteStore(tmp_path / "gflow.db")
+    jobs = [job(number, name=f"n{number // 2}") for number in range(20)]
+    store.commit(Changes(jobs={one.key: one for one in jobs}))
+    reader = store.reader()
+    read = []
+    for row in reader.page(Filter(), -1, 0, newest=False):
+        read.append(reader.job(row))
+        assert len(reader._specs) <= 3
+    assert [one.name for one in read] == [one.name for one in jobs]
+    assert read[0].spec is read[1].spec
     store.close()
 
 
