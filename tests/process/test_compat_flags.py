@@ -296,6 +296,18 @@ def test_gcancel_dry_run_shows_all_affected_jobs(daemon: Box) -> None:
     assert {job["state"] for job in daemon.jobs().values()} == {"Hold", "Queued"}
 
 
+def test_gcancel_by_filter_names_an_array_without_its_tasks(daemon: Box) -> None:
+    array = daemon.submit("--array", "1-3%1", "--name", "swept", "sleep", "1000")
+    wait_until(lambda: daemon.job(f"{array}_1")["state"] == "Running")
+    held = daemon.submit("--hold", "--name", "swept", "true")
+
+    def shown(*words: str) -> list[str]:
+        return [line.split("\t")[0] for line in daemon.ok("gcancel", "--dry-run", *words).splitlines()]
+
+    assert shown("--name", "swept") == [str(array), str(held)]
+    assert shown("--name", "swept", f"{array}", f"{array}_1") == [str(array), f"{array}_1"]
+
+
 def test_gcancel_selects_jobs_by_filter(daemon: Box) -> None:
     a = daemon.submit("--hold", "--name", "exp-1", "--project", "vision", "true")
     b = daemon.submit("--hold", "--name", "other", "true")

@@ -299,6 +299,7 @@ def test_bulk_change_is_done_in_parts(store, name):
 @pytest.mark.parametrize("point", ["bulk.intended", "bulk.done-part"])
 @pytest.mark.parametrize("name", ACTIONS)
 def test_bulk_change_continues_after_crash(monkeypatch, store, name, point):
+    monkeypatch.setattr(bulk_actions, "MANY", PART // 2)
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
     action, state = ACTIONS[name]
     with dying_at(monkeypatch, point):
@@ -373,6 +374,21 @@ def test_jobs_that_are_over_by_then_are_left_alone(store):
         return Counter(job.state for job in store.jobs(active=False))
 
     assert play(store, scene) == {JobState.HOLD: MANY - 1, JobState.CANCELLED: 1}
+
+
+def test_claim_on_a_job_that_ended_meanwhile_is_dropped(store):
+    first, *others = submitted(store)
+
+    async def scene(loop):
+        task = asyncio.ensure_future(loop.apply_action(ACTIONS["cancel"][0], [*others, first]))
+        while not store.unfinished():
+            await asyncio.sleep(0)
+        await loop.ask(lambda at: Exited(at=at, key=first, attempt=1, code=0))
+        assert first in loop.state.claimed and first not in loop.state.jobs
+        await task
+        return loop.state.claimed, {job.state for job in store.jobs(active=False)}
+
+    assert play(store, scene) == (set(), {JobState.FINISHED, JobState.CANCELLED})
 
 
 def test_held_jobs_are_released_in_parts(store):

@@ -16,12 +16,15 @@ from gflow.core.model import Moment, Spec
 from gflow.core.state.state import PART, State
 from gflow.daemon.loop.bulk import Loop, check_connected
 from gflow.daemon.loop.commands import named_parents, parents_of
+from gflow.daemon.loop.cooperative import in_slices
 from gflow.errors import GflowError
 from gflow.fault_points import point
-from gflow.store.bulk import Bulk, Intent, keys_of, runs_of
+from gflow.store.bulk import Bulk, Intent, Run, keys_of, runs_of
 from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.bulk")
+# Keys between two yields to the event loop where each takes a fraction of a microsecond.
+MANY = 10_000
 ACTIONS: dict[str, type[UserAction]] = {"cancel": Cancel, "hold": Hold, "release": Release, "update": Update}
 _KINDS = {type_: kind for kind, type_ in ACTIONS.items()}
 _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
@@ -75,9 +78,11 @@ class BulkAction:
         """A command that applies this action to these jobs."""
         return ApplyCommand(self, keys)
 
-    def intent(self, keys: Sequence[JobKey]) -> Intent:
-        kind = _KINDS[self.kind]
-        return Intent(kind, self.uid, self.is_operator, self.origin, runs_of(keys), self.more)
+    async def intent(self, keys: Sequence[JobKey]) -> Intent:
+        kind, runs = _KINDS[self.kind], list[Run]()
+        async for some in in_slices(keys, MANY):
+            runs += runs_of(some)
+        return Intent(kind, self.uid, self.is_operator, self.origin, tuple(runs), self.more)
 
     def event(self, keys: tuple[JobKey, ...], state: State, store: Store, at: Moment) -> UserAction:
         more: dict[str, Any] = {}
@@ -145,22 +150,23 @@ class _FinishCommand:
 async def apply_action(loop: Loop, action: BulkAction, keys: Sequence[JobKey]) -> None:
     """Apply an action to all of these jobs; if it is refused for one of them, to none."""
     weight = 0, 0
-    claimed: list[JobKey] = []
-    intent, number = action.intent(keys), loop.next_intent()
+    claimed = 0
+    intent, number = await action.intent(keys), loop.next_intent()
     try:
         for part in _parts(keys):
             async with loop.turns.of(action.uid):
                 check_connected(action)
                 weight = await loop.run_command(_ClaimCommand(action, part, weight))
-                claimed += part
+                claimed += len(part)
         loop.busy.add(number)
         async with loop.turns.of(action.uid):
             check_connected(action)
             await loop.run_command(_IntentCommand(action, number, intent))
     except GflowError:
         loop.busy.discard(number)
-        if claimed:
-            loop.post(lambda at: Unclaim(at=at, keys=tuple(claimed)))
+        for start in range(0, claimed, MANY):
+            some = tuple(keys[start : min(claimed, start + MANY)])
+            loop.post(lambda at, some=some: Unclaim(at=at, keys=some))  # type: ignore[misc]
         raise
     point("bulk.intended")
     await apply_intent(loop, number, action, keys)
@@ -177,7 +183,12 @@ async def apply_intent(
             async with loop.turns.of(action.uid):
                 await _apply_part(loop, action, part, {number: done})
             point("bulk.done-part")
-        await loop.run_command(_FinishCommand(number, tuple(keys)))
+        # Each part has dropped its claims, except those on jobs that had ended.
+        left: list[JobKey] = []
+        async for some in in_slices(keys, MANY):
+            state = loop.state
+            left += [key for key in some if key in state.claimed and not state.jobs.is_active(key)]
+        await loop.run_command(_FinishCommand(number, tuple(left)))
         point("bulk.done")
     finally:
         loop.busy.discard(number)

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gflow.core.events import Cancel, Hold, Release, SendSignal, Update
 from gflow.core.forecast.cancel_impact import Blocked
-from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState
 from gflow.core.queries.job_filter import EVERY_USER, matches_name
 from gflow.core.state.state import PART
@@ -44,7 +44,7 @@ from gflow.daemon.loop.commands import (
     named_parents,
     resolved_fields,
 )
-from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
+from gflow.daemon.loop.cooperative import SLICE, in_key_order, in_slices
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
 from gflow.store.rows import USUAL_BYTES
@@ -179,18 +179,19 @@ async def _select_jobs(context: Context, request: Request, wanted: JobSelection)
     viewer = viewer_of(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
-    candidates = list(context.loop.state.jobs) if named is None else named
-    async for keys in in_slices(candidates):
-        jobs = (existing_job(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [
-            job.key for job in jobs if viewer.sees_job(job) and _matches(job, wanted, states, viewer.caller)
-        ]
-    if named is not None:
-        return found
-    found_keys, chosen = set(found), list[JobKey]()  # a task is cancelled with its array
-    async for keys in in_slices(sorted(found), RUN):
-        chosen += [key for key in keys if task_of(key) is None or job_key(number_of(key)) not in found_keys]
-    return chosen
+    array = None
+    is_named, everything = named is not None, context.loop.state.jobs.order
+    async for keys in in_key_order(everything) if named is None else in_slices(named):
+        jobs = (existing_job(context, key) for key in keys if is_named or key in context.loop.state.jobs)
+        for job in jobs:
+            if not viewer.sees_job(job) or not _matches(job, wanted, states, viewer.caller):
+                continue
+            if job.is_array:  # its key precedes those of its tasks
+                array = job.number
+            elif not is_named and job.task is not None and job.number == array:
+                continue  # the task is cancelled with its array
+            found.append(job.key)
+    return found
 
 
 def _matches(job: Job, wanted: JobSelection, states: frozenset[JobState], owner: JobOwner) -> bool:
