@@ -121,6 +121,15 @@ def test_among_newcomers_the_priority_counts_too():
     assert machine.running() == ["2"]
 
 
+def test_next_task_of_array_starts_before_lower_priority():
+    """The running job is at its limit, so that the reservation of the next task leaves a CPU slot spare."""
+    machine = Machine(gpu(0), cpus=3)
+    machine.submit(time_limit_s=600)
+    machine.now = Moment(machine.now.wall + 600, machine.now.boot + 600)
+    machine.submit_specs({"array": "0-1", "priority": 50}, {"priority": 10})
+    assert machine.running() == ["1", "2_0", "2_1"]
+
+
 def test_a_small_job_starts_beside_a_large_one_that_waits():
     machine = two_gpus()
     machine.submit(gpus=1)
@@ -156,6 +165,26 @@ def test_a_group_runs_no_more_at_once_than_its_cap():
     assert machine.running() == ["2", "3"]
     machine.submit()
     assert machine.running() == ["2", "3", "5"], "others do not wait behind the cap"
+
+
+def reserved(machine):
+    return [machine.state.jobs[one.key].label for one in machine.state.start_reservations.entries]
+
+
+def test_job_that_reaches_the_cap_of_its_group_loses_its_reservation():
+    """Another job of the group is backfilled. Two jobs at most have a reservation because they are due."""
+    machine = Machine(cpus=4)
+    machine.state.policy = Policy(patience=0)
+    machine.submit(cpus=3, time_limit_s=10_000)
+    machine.submit(cpus=4, priority=20, group=1, max_concurrent=1)
+    machine.submit(cpus=4, priority=20)
+    machine.submit(cpus=4)
+    machine.submit(cpus=4, priority=5)
+    machine.see()  # a round over the whole queue
+    assert reserved(machine) == ["2", "3", "4"]
+    machine.submit(cpus=1, time_limit_s=60, group=1, max_concurrent=1)
+    assert machine.running() == ["1", "6"]
+    assert reserved(machine) == ["3", "4"]
 
 
 # ---------------------------------------------------------------- begin times
@@ -198,6 +227,20 @@ def test_job_waits_again_when_clock_is_set_back():
     assert machine.stands(2) == "Queued (BeginTime)"
     machine.passes(60)
     assert machine.running() == ["2"]
+
+
+def test_job_that_waits_for_its_begin_time_again_loses_its_reservation():
+    machine = Machine(cpus=4)
+    machine.state.policy = Policy(patience=0)
+    machine.submit(cpus=3, time_limit_s=10_000)
+    machine.submit(cpus=4, begin_at=NOON + 60)
+    machine.passes(60)
+    machine.submit(cpus=4, time_limit_s=600)
+    machine.see()  # a round over the whole queue
+    assert set(reserved(machine)) == {"2", "3"}
+    machine.now = Moment(NOON, machine.now.boot + 1)
+    machine.passes(0)
+    assert reserved(machine) == ["3"]
 
 
 # ---------------------------------------------------------------- GPUs come and go

@@ -23,12 +23,12 @@ def tick(state: State, event: Tick, effects: list[Effect]) -> None:
     """Handle everything that is due by now. A full round is run only if something may have become free."""
     limits.warn_due(state, event.at, effects)
     limits.stop_overdue(state, event.at, effects)
-    state.postpone(event.at)
+    has_postponed = state.postpone(event.at)
     due = admit_due(state, event.at, effects)
     # A reserved start has passed: a running job outlived its estimate, so the reservation is recomputed.
     is_late = state.start_reservations.is_late(event.at.boot)
     has_changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
-    if resume_due(state, event.at) or has_changed or is_late:
+    if resume_due(state, event.at) or has_changed or is_late or has_postponed:
         run_round(state, event.at, effects)
     elif due:
         start_among(state, due, event.at, effects)

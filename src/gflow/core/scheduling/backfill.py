@@ -92,6 +92,12 @@ def assumed_length(caution: float, limit_s: float, estimated_s: float) -> float:
     return careful if careful < limit_s else limit_s
 
 
+def has_limited_reservation(state: State, at: Moment) -> bool:
+    """Whether a quota or a cap now keeps a job from starting that has a reservation."""
+    profiles = ProfileCache(state, at)
+    return any(profiles.is_limited(one.key, one.group) for one in state.start_reservations.entries)
+
+
 def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Whether starting this job now on these GPUs would delay no existing reservation."""
     return refusing_reservation(state, job, gpu_ids) is None

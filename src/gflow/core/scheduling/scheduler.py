@@ -13,6 +13,7 @@ from gflow.core.model import LOCAL, Job, Moment, RemoteState
 from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.backfill import (
     assumed_length,
+    has_limited_reservation,
     head_of,
     is_quiet,
     may_backfill,
@@ -74,6 +75,7 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
                 not before
                 or len(before) != len(state.start_reservations.entries)
                 or (was_quiet and not is_quiet(state))
+                or has_limited_reservation(state, at)
             ):
                 state.start_reservations.entries = reservations_due(state, at)
                 if before or state.start_reservations.entries:
@@ -129,8 +131,11 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
         if gpu_ids is not None and may_backfill(state, job, gpu_ids):
             needs_round = needs_round or state.start_reservations.has(job.key)
             start(state, job, gpu_ids, at, effects)
-            if group.members:
-                heapq.heappush(heap, state.ready.position_of(group))
+            needs_round = needs_round or has_limited_reservation(state, at)
+            # An array that had a reservation waits in a new group (see `restart_wait`).
+            rest = group if group.members else state.ready.where.get(head)
+            if rest is not None:
+                heapq.heappush(heap, state.ready.position_of(rest))
             if heap and not state.start_reservations.entries:
                 state.start_reservations.entries = reservations_due(state, at)
     needs_round = needs_round or (

@@ -161,11 +161,12 @@ class State:
         job.ready_at = now
         self.ready.add(job)
 
-    def postpone(self, at: Moment) -> None:
-        """After the wall clock was set back: let jobs wait again whose begin time is in the future again."""
-        later = self.deadlines.later
+    def postpone(self, at: Moment) -> bool:
+        """After the wall clock was set back: let jobs wait again whose begin time is in the future again.
+        Returns whether any has left the queue."""
+        later, queued = self.deadlines.later, len(self.ready)
         if at.wall >= self.deadlines.latest_begin:
-            return
+            return False
         self.deadlines.latest_begin = 0.0
         for job in [job for job in self.jobs.values() if job.spec.begin_at]:
             if job.key in self.remote.jobs or not (
@@ -175,6 +176,7 @@ class State:
             later.discard(job.key)
             self.ready.remove(job)
             self.admit(job, at, again=True)
+        return len(self.ready) < queued
 
     # ------------------------------------------------------------ races with another target
 
