@@ -195,6 +195,7 @@ class World:
         self.restarts += 1
         self.arrive()
         self.apply(Tick(at=self.clock.now()))
+        self.arrive()  # children of jobs that began at the tick: after a restart they wait in the queue
         self.commit()
         self.state = self._reloaded()
         self.apply(known_gpus(self.state, self.clock.now()))
