@@ -428,6 +428,11 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         """Whether this is the record of an array, which holds no resources itself."""
         return self.progress is not None
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether listings show this job. Its tasks stand for an array of which all have started."""
+        return self.progress is None or bool(self.progress.pending)
+
 
 class AuditEntry(NamedTuple):
     """One entry of the audit log. `uid` None: not caused by a user."""

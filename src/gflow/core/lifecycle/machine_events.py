@@ -32,8 +32,7 @@ def gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
     effects += _audit_blocked(state, event)
     state.machine.blocked, state.machine.taken = dict(event.blocked), dict(event.taken)
     state.machine.gpu_trouble = event.trouble
-    if state.machine.see_gpus(event.gpus):
-        state.ready.rebuild_ages()
+    state.see_gpus(event.gpus)
     names = _gpu_names(state)
     if names and names != state.machine.gpu_names:
         state.machine.gpu_names = names

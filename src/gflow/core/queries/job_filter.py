@@ -39,9 +39,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
 
     def matches(self, job: Job) -> bool:
-        # An array whose tasks have all started is shown by its tasks.
         return (
-            (job.progress is None or bool(job.progress.pending))
+            job.is_listed
             and (not self.states or job.state in self.states)
             and (not self.users or job.user in self.users)
             and (not self.names or matches_name(job.name, self.names))

@@ -96,11 +96,6 @@ class JobTable(dict[JobKey, Job]):
             return None
         return array if task in array.progress.pending else None
 
-    def is_hidden(self, key: JobKey) -> bool:
-        """Whether this is an array whose tasks have all started. Listings show its tasks instead."""
-        progress = self[key].progress
-        return progress is not None and not progress.pending
-
     def is_active(self, key: JobKey) -> bool:
         """Whether this is a job that is not final, or a task that still waits in its array."""
         return key in self or self.array_with(key) is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import LOCAL, PARENT_FIELDS, Job, JobState, Moment
+from gflow.core.model import LOCAL, PARENT_FIELDS, Gpu, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.accounting import Accounting
 from gflow.core.state.deadlines import Deadlines
@@ -177,6 +177,13 @@ class State:
             self.ready.remove(job)
             self.admit(job, at, again=True)
         return len(self.ready) < queued
+
+    # ------------------------------------------------------------ the GPUs of the machine
+
+    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
+        """Replace the known GPUs; sort the waiting jobs by type of GPU again if others are known now."""
+        if self.machine.see_gpus(gpus):
+            self.ready.rebuild_ages()
 
     # ------------------------------------------------------------ races with another target
 

@@ -73,8 +73,9 @@ async def find(context: Context, listing: ListingRequest, now: Moment) -> Found:
 
 async def _find_active(context: Context, listing: ListingRequest, now: Moment) -> Found:
     if listing.sort == "id" and 0 < abs(listing.limit or 0) <= SMALL_PART:
-        small = listing.offset + abs(listing.limit or 0) <= SLICE and listing.wanted == Filter()
-        return _take_page(context, listing, now) if small else await _find_page(context, listing, now)
+        if listing.offset + abs(listing.limit or 0) <= SLICE and listing.wanted == Filter():
+            return _take_page(context, listing, now)
+        return await _find_page(context, listing, now)
     copies = await _copy_jobs(context, listing.wanted, now)
     total = len(copies)
     keys = deque(sorted(copies))
@@ -83,17 +84,17 @@ async def _find_active(context: Context, listing: ListingRequest, now: Moment) -
 
 
 def _take_page(context: Context, listing: ListingRequest, now: Moment) -> Found:
-    """Take one end of the queue, ordered by id. The cost does not depend on the number of jobs."""
+    """Take one end of the queue, ordered by id. The cost grows with the number of arrays, not of jobs."""
     state, limit = context.loop.state, listing.limit or 0
-    is_from_end, last = (limit < 0) != listing.is_reversed, listing.offset + abs(limit)
-    order = state.jobs.order
-    visible = (key for key in (reversed(order) if is_from_end else order) if not state.jobs.is_hidden(key))
-    shown = list(islice(visible, listing.offset, last))
+    jobs, is_from_end = state.jobs, (limit < 0) != listing.is_reversed
+    keys = reversed(jobs.order) if is_from_end else jobs.order
+    listed = (key for key in keys if jobs[key].is_listed)
+    shown = list(islice(listed, listing.offset, listing.offset + abs(limit)))
     copies = _JobCopies(state, listing.wanted, now)
     copies.copy_jobs(shown)
     if limit < 0:
         shown.reverse()
-    total = len(state.jobs) - sum(map(state.jobs.is_hidden, state.jobs.arrays))
+    total = len(jobs) - sum(not jobs[key].is_listed for key in jobs.arrays)
     return Found((copies.found[key] for key in shown), total, False)
 
 

@@ -16,15 +16,13 @@ from gflow.core.model import Moment, Spec
 from gflow.core.state.state import PART, State
 from gflow.daemon.loop.bulk import Loop, check_connected
 from gflow.daemon.loop.commands import named_parents, parents_of
-from gflow.daemon.loop.cooperative import in_slices
+from gflow.daemon.loop.cooperative import MANY, in_slices
 from gflow.errors import GflowError
 from gflow.fault_points import point
 from gflow.store.bulk import Bulk, Intent, Run, keys_of, runs_of
 from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.bulk")
-# Keys between two yields to the event loop where each takes a fraction of a microsecond.
-MANY = 10_000
 ACTIONS: dict[str, type[UserAction]] = {"cancel": Cancel, "hold": Hold, "release": Release, "update": Update}
 _KINDS = {type_: kind for kind, type_ in ACTIONS.items()}
 _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
@@ -164,9 +162,8 @@ async def apply_action(loop: Loop, action: BulkAction, keys: Sequence[JobKey]) -
             await loop.run_command(_IntentCommand(action, number, intent))
     except GflowError:
         loop.busy.discard(number)
-        for start in range(0, claimed, MANY):
-            some = tuple(keys[start : min(claimed, start + MANY)])
-            loop.post(lambda at, some=some: Unclaim(at=at, keys=some))  # type: ignore[misc]
+        for part in _parts(keys[:claimed], MANY):
+            _drop_claims(loop, part)
         raise
     point("bulk.intended")
     await apply_intent(loop, number, action, keys)
@@ -209,12 +206,16 @@ async def _apply_part(
                 await loop.run_command(ApplyCommand(action, (key,), {number: position}))
             except GflowError:
                 log.info("job %d was left unchanged: %s", key, error)
-                loop.post(lambda at, key=key: Unclaim(at=at, keys=(key,)))  # type: ignore[misc]
+                _drop_claims(loop, (key,))
 
 
-def _parts(keys: Sequence[JobKey]) -> Iterator[tuple[JobKey, ...]]:
+def _drop_claims(loop: Loop, keys: tuple[JobKey, ...]) -> None:
+    loop.post(lambda at: Unclaim(at=at, keys=keys))
+
+
+def _parts(keys: Sequence[JobKey], size: int = PART) -> Iterator[tuple[JobKey, ...]]:
     iterator = iter(keys)
-    while part := tuple(islice(iterator, PART)):
+    while part := tuple(islice(iterator, size)):
         yield part
 
 

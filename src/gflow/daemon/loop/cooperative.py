@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 # Items between two yields to the event loop: half a millisecond for rows of a table.
 SLICE = 200
+# Items per slice where each takes a fraction of a microsecond.
+MANY = 10_000
 # Items in one sorted run of `in_order`.
 RUN = 1000
 # Items per slice where each takes longer: a job is read from the database, or encoded as JSON.

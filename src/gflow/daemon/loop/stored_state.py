@@ -96,8 +96,7 @@ def reload(old: State, store: Store) -> State:
     state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
     state.running.unused = {key: idle for key, idle in old.running.unused.items() if key in state.jobs}
     state.running.stuck = {key: detail for key, detail in old.running.stuck.items() if key in state.jobs}
-    if state.machine.see_gpus(old.machine.gpus.values()):
-        state.ready.rebuild_ages()
+    state.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # progress that was reported since the last commit
         if job.progress_report is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
             state.jobs[key].progress_report = job.progress_report

@@ -178,19 +178,23 @@ async def _select_jobs(context: Context, request: Request, wanted: JobSelection)
         return named or []
     viewer = viewer_of(request)
     states = states_of(",".join(wanted.states))
+
+    def is_selected(job: Job) -> bool:
+        return viewer.sees_job(job) and _matches(job, wanted, states, viewer.caller)
+
     found: list[JobKey] = []
-    array = None
-    is_named, everything = named is not None, context.loop.state.jobs.order
-    async for keys in in_key_order(everything) if named is None else in_slices(named):
-        jobs = (existing_job(context, key) for key in keys if is_named or key in context.loop.state.jobs)
-        for job in jobs:
-            if not viewer.sees_job(job) or not _matches(job, wanted, states, viewer.caller):
-                continue
-            if job.is_array:  # its key precedes those of its tasks
+    if named is not None:
+        async for keys in in_slices(named):
+            found += [key for key in keys if is_selected(existing_job(context, key))]
+        return found
+    array = None  # the number of the latest one; its key precedes those of its tasks
+    async for keys in in_key_order(context.loop.state.jobs.order):
+        jobs = filter(None, map(context.loop.state.jobs.get, keys))
+        for job in filter(is_selected, jobs):
+            if job.is_array:
                 array = job.number
-            elif not is_named and job.task is not None and job.number == array:
-                continue  # the task is cancelled with its array
-            found.append(job.key)
+            if job.is_array or job.number != array:  # a task is cancelled with its array
+                found.append(job.key)
     return found
 
 
