@@ -1,4 +1,4 @@
-"""Models of the third round of `fit_proof.py` that no library has. Needs torch alone.
+"""Models of the third and fourth round of `fit_proof.py` that no library has. Needs torch alone.
 
 Each builds a module whose `forward` takes the batch by name and returns {"loss": …}.
 """
@@ -6,6 +6,7 @@ Each builds a module whose `forward` takes the batch by name and returns {"loss"
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 class Recurrent(nn.Module):
@@ -215,6 +216,233 @@ class Experts(nn.Module):
         return {"tokens": torch.randint(0, self.words.num_embeddings, (size, length))}
 
 
+class Speech(nn.Module):
+    """Frames of sound to words: two strided convolutions, then projected recurrent layers in both directions."""
+
+    def __init__(self, features, width, hidden, projection, layers, words):
+        super().__init__()
+        self.features, self.words = features, words
+        self.shrink = nn.Sequential(
+            nn.Conv1d(features, width, 5, 2, 2), nn.GELU(), nn.Conv1d(width, width, 5, 2, 2), nn.GELU()
+        )
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.LSTM(
+            width, hidden, layers, batch_first=True, dropout=0.1, bidirectional=True, proj_size=projection
+        )
+        self.head = nn.Linear(2 * projection, words)
+
+    def forward(self, frames, labels):
+        out = self.head(self.layers(self.norm(self.shrink(frames).transpose(1, 2)))[0])
+        return {"loss": functional.cross_entropy(out.flatten(0, 1).float(), labels.flatten())}
+
+    def batch(self, size, length):
+        labels = torch.randint(0, self.words, (size, length // 4))
+        return {"frames": torch.randn(size, self.features, length), "labels": labels}
+
+
+class Vocoder(nn.Module):
+    """Sound from spectra: transposed convolutions in one dimension, dilated residual ones between them."""
+
+    def __init__(self, features, width, rates):
+        super().__init__()
+        self.features, self.rates = features, rates
+        self.first = nn.Conv1d(features, width, 7, padding=3)
+        self.grow, self.mix = nn.ModuleList(), nn.ModuleList()
+        for rate in rates:
+            self.grow.append(nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, rate // 2))
+            width //= 2
+            self.mix.append(
+                nn.ModuleList(
+                    nn.Sequential(
+                        nn.LeakyReLU(0.1), nn.Conv1d(width, width, 3, padding=apart, dilation=apart),
+                        nn.LeakyReLU(0.1), nn.Conv1d(width, width, 3, padding=1),
+                    )
+                    for apart in (1, 3, 5)
+                )
+            )  # fmt: skip
+        self.last = nn.Conv1d(width, 1, 7, padding=3)
+
+    def forward(self, spectra, sound):
+        x = self.first(spectra)
+        for grow, mix in zip(self.grow, self.mix):
+            x = grow(functional.leaky_relu(x, 0.1))
+            for block in mix:
+                x = x + block(x)
+        return {"loss": functional.l1_loss(torch.tanh(self.last(x)).float(), sound.float())}
+
+    def batch(self, size, length):
+        samples = length
+        for rate in self.rates:
+            samples *= rate
+        return {"spectra": torch.randn(size, self.features, length), "sound": torch.randn(size, 1, samples)}
+
+
+def volume_block(ins, outs):
+    return nn.Sequential(
+        nn.Conv3d(ins, outs, 3, padding=1, bias=False), nn.InstanceNorm3d(outs, affine=True), nn.LeakyReLU(inplace=True),
+        nn.Conv3d(outs, outs, 3, padding=1, bias=False), nn.InstanceNorm3d(outs, affine=True), nn.LeakyReLU(inplace=True),
+    )  # fmt: skip
+
+
+class Volumes(nn.Module):
+    """A U-Net in three dimensions that gives every voxel a class."""
+
+    def __init__(self, widths, side, channels, classes):
+        super().__init__()
+        self.side, self.channels, self.classes = side, channels, classes
+        self.first, pairs = volume_block(channels, widths[0]), list(zip(widths, widths[1:]))
+        self.down = nn.ModuleList(
+            nn.Sequential(nn.Conv3d(ins, outs, 3, 2, 1), volume_block(outs, outs)) for ins, outs in pairs
+        )
+        self.grow = nn.ModuleList(nn.ConvTranspose3d(outs, ins, 2, 2) for ins, outs in reversed(pairs))
+        self.up = nn.ModuleList(volume_block(2 * ins, ins) for ins, _ in reversed(pairs))
+        self.last = nn.Conv3d(widths[0], classes, 1)
+
+    def forward(self, volumes, labels):
+        kept = [self.first(volumes)]
+        for block in self.down:
+            kept.append(block(kept[-1]))
+        x = kept.pop()
+        for grow, block in zip(self.grow, self.up):
+            x = block(torch.cat([grow(x), kept.pop()], 1))
+        return {"loss": functional.cross_entropy(self.last(x).float(), labels)}
+
+    def batch(self, size, length):
+        space = (self.side,) * 3
+        labels = torch.randint(0, self.classes, (size, *space))
+        return {"volumes": torch.randn(size, self.channels, *space), "labels": labels}
+
+
+class Grouped(nn.Module):
+    """A bottleneck whose middle convolution is grouped and dilated."""
+
+    def __init__(self, ins, outs, groups, stride, apart):
+        super().__init__()
+        inner = outs // 2
+        self.main = nn.Sequential(
+            nn.Conv2d(ins, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(),
+            nn.Conv2d(inner, inner, 3, stride, apart, apart, groups, bias=False), nn.BatchNorm2d(inner), nn.ReLU(),
+            nn.Conv2d(inner, outs, 1, bias=False), nn.BatchNorm2d(outs),
+        )  # fmt: skip
+        self.side = nn.Identity() if (ins, stride) == (outs, 1) else nn.Conv2d(ins, outs, 1, stride)
+
+    def forward(self, x):
+        return torch.relu(self.main(x) + self.side(x))
+
+
+class Segments(nn.Module):
+    """A class for every pixel: grouped and dilated bottlenecks, context at several distances, transposed upwards."""
+
+    def __init__(self, widths, blocks, groups, side, classes):
+        super().__init__()
+        self.size, self.classes, before = side, classes, widths[0]
+        layers = [nn.Conv2d(3, before, 3, 2, 1, bias=False), nn.BatchNorm2d(before), nn.ReLU()]
+        for number, width in enumerate(widths):
+            stride, apart = (2, 1) if number < 2 else (1, 2 ** (number - 1))
+            for at in range(blocks):
+                layers.append(Grouped(before, width, groups, 1 if at else stride, apart))
+                before = width
+        self.layers, inner = nn.Sequential(*layers), before // 4
+        self.context = nn.ModuleList(nn.Conv2d(before, inner, 3, 1, apart, apart) for apart in (6, 12, 18))
+        self.grow = nn.Sequential(
+            nn.ConvTranspose2d(3 * inner, inner, 4, 2, 1), nn.ReLU(),
+            nn.ConvTranspose2d(inner, inner // 2, 4, 2, 1), nn.ReLU(),
+            nn.ConvTranspose2d(inner // 2, classes, 4, 2, 1),
+        )  # fmt: skip
+
+    def forward(self, pictures, labels):
+        x = self.layers(pictures)
+        out = self.grow(torch.cat([torch.relu(one(x)) for one in self.context], 1))
+        return {"loss": functional.cross_entropy(out.float(), labels)}
+
+    def batch(self, size, length):
+        space = (self.size, self.size)
+        labels = torch.randint(0, self.classes, (size, *space))
+        return {"pictures": torch.randn(size, 3, *space), "labels": labels}
+
+
+class Gated(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.ins, self.out = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        value, gate = self.ins(x).chunk(2, -1)
+        return self.out(value * functional.silu(gate))
+
+
+class Choosing(nn.Module):
+    """Experts that choose their words, each the same number of them: two experts a word on average."""
+
+    def __init__(self, width, hidden, experts):
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.ins = nn.Parameter(torch.randn(experts, width, hidden) / width**0.5)
+        self.out = nn.Parameter(torch.randn(experts, hidden, width) / hidden**0.5)
+
+    def forward(self, x):
+        flat = x.flatten(0, 1)
+        share = self.gate(flat).softmax(-1)
+        weight, chosen = share.t().topk(2 * flat.shape[0] // share.shape[1])
+        made = functional.gelu(flat[chosen] @ self.ins) @ self.out * weight.unsqueeze(-1)
+        made = made.flatten(0, 1).to(flat.dtype)
+        return torch.zeros_like(flat).index_add(0, chosen.flatten(), made).view_as(x)
+
+
+def turned(x, cosine, sine):
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat([-second, first], -1) * sine
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, width, heads, key_heads, hidden, experts):
+        super().__init__()
+        self.head, self.sizes = width // heads, [width, *2 * [width * key_heads // heads]]
+        self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.ins = nn.Linear(width, sum(self.sizes), bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.feed = Choosing(width, hidden, experts) if experts else Gated(width, hidden)
+
+    def forward(self, x, cosine, sine):
+        query, key, value = (
+            one.unflatten(-1, (-1, self.head)).transpose(1, 2)
+            for one in self.ins(self.first(x)).split(self.sizes, -1)
+        )
+        query, key = turned(query, cosine, sine), turned(key, cosine, sine)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.feed(self.second(x))
+
+
+class Decoder(nn.Module):
+    """A language model with rotary positions and grouped heads; with `experts`, they choose their words."""
+
+    def __init__(self, width, layers, heads, key_heads, hidden, vocabulary, experts=0, again=False):
+        super().__init__()
+        self.words, self.again, self.size = nn.Embedding(vocabulary, width), again, width // heads
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, key_heads, hidden, experts) for _ in range(layers)
+        )
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        places = torch.arange(tokens.shape[1], device=x.device).float()
+        turns = 10000.0 ** (-torch.arange(0, self.size, 2, device=x.device) / self.size)
+        angles = (places[:, None] * turns).repeat(1, 2)
+        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        for layer in self.layers:
+            if self.again:
+                x = checkpoint(layer, x, cosine, sine, use_reentrant=False)
+            else:
+                x = layer(x, cosine, sine)
+        out = self.head(self.norm(x))
+        return {"loss": functional.cross_entropy(out.flatten(0, 1).float(), tokens.flatten())}
+
+    def batch(self, size, length):
+        return {"tokens": torch.randint(0, self.words.num_embeddings, (size, length))}
+
+
 MODELS = {
     "recurrent": Recurrent,
     "resnet": resnet,
@@ -223,4 +451,9 @@ MODELS = {
     "waves": Waves,
     "diffusion": Diffusion,
     "experts": Experts,
+    "speech": Speech,
+    "vocoder": Vocoder,
+    "volumes": Volumes,
+    "segments": Segments,
+    "decoder": Decoder,
 }
