@@ -49,16 +49,17 @@ def train(batch: int, out: str) -> None:
     run.optimizer(torch.optim.AdamW(model.parameters(), 1e-4))
     device = run.device
     steps, first, began = 0, 0, 0.0
-    for (inputs,) in run.batches(run.loader(data, batch), epochs=1000):
-        run.backward(model(inputs).square().mean())
-        steps += 1
-        if steps == WARMUP + 2:
-            settle(device)
-            began, first = time.perf_counter(), steps
-    settle(device)
-    last = time.perf_counter()
-    Path(out).write_text(f"{(steps - first) * batch / (last - began)}")
-    run.close()
+    try:
+        for (inputs,) in run.batches(run.loader(data, batch), epochs=1000):
+            run.backward(model(inputs).square().mean())
+            steps += 1
+            if steps == WARMUP + 2:
+                settle(device)
+                began, first = time.perf_counter(), steps
+    finally:  # a measured run ends in the loop, by SystemExit
+        settle(device)
+        last = time.perf_counter()
+        Path(out).write_text(f"{(steps - first) * batch / (last - began)}")
 
 
 def measured(batch: int, folder: str) -> bool:
