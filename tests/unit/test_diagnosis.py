@@ -45,17 +45,19 @@ def test_scored_logs_name_their_causes() -> None:
 def test_the_line_of_a_large_log_is_found_at_its_end(tmp_path) -> None:
     from gflow.daemon.execution.log_diagnosis import read_end
     from gflow.diagnosis.job_end import READ
+    from gflow.targets.file_rights import OWN_FILES
 
     (tmp_path / "log").write_text("x" * READ + "\nRuntimeError: CUDA error: invalid device ordinal\n")
-    end = read_end(str(tmp_path / "log"), None)[2]
+    end = read_end(str(tmp_path / "log"), OWN_FILES)[2]
     assert end.first_line is None and first_of(end.text) == "visible-devices"
 
 
 def test_a_missing_log_is_said_and_the_record_explains() -> None:
     from gflow.daemon.execution.log_diagnosis import read_end
     from gflow.diagnosis.job_end import facts_of
+    from gflow.targets.file_rights import OWN_FILES
 
-    end = read_end("/nonexistent/log", None)[2]
+    end = read_end("/nonexistent/log", OWN_FILES)[2]
     assert end.missing == "there is no log"
     job = {"id": 3, "state": "Timeout", "reason": "TimeLimit", "exit_code": None}
     assert diagnose(facts_of(job), end.text).findings[0].cause == "time-limit"

@@ -10,6 +10,7 @@ from gflow.diagnosis.cuda_oom import advise, parse_cuda_oom
 from gflow.diagnosis.diagnose import diagnose
 from gflow.diagnosis.finding import JobFacts
 from gflow.diagnosis.job_end import batch_of, circumstances_of
+from gflow.targets.file_rights import OWN_FILES
 from gflow.text.diagnosis import diagnosis_page
 
 OOM = (
@@ -101,10 +102,13 @@ def test_memory_without_the_batch_tells_whether_any_fits() -> None:
 
 def test_a_plan_is_read_from_the_command(tmp_path) -> None:
     (tmp_path / "p.json").write_text('{"chosen": {"micro_batch": 16}}')
-    assert read_plan(["gflow", "launch", "--plan", "p.json", "t.py"], str(tmp_path)) == ("p.json", 16)
+    assert read_plan(["gflow", "launch", "--plan", "p.json", "t.py"], str(tmp_path), OWN_FILES) == (
+        "p.json",
+        16,
+    )
     (tmp_path / "p.json").write_text("[]")
-    assert read_plan(["gflow launch --plan=p.json t.py"], str(tmp_path)) is None
-    assert read_plan(["python", "t.py", "--plan"], str(tmp_path)) is None
+    assert read_plan(["gflow launch --plan=p.json t.py"], str(tmp_path), OWN_FILES) is None
+    assert read_plan(["python", "t.py", "--plan"], str(tmp_path), OWN_FILES) is None
 
 
 def test_a_tensor_larger_than_the_gpu_is_no_matter_of_the_batch() -> None:
@@ -156,7 +160,7 @@ def test_a_full_disk_is_found_without_a_text() -> None:
 
 
 def test_file_systems_are_looked_at_once(tmp_path) -> None:
-    (disk,) = look_at_disks([str(tmp_path), str(tmp_path), "/nonexistent", ""])
+    (disk,) = look_at_disks([str(tmp_path), str(tmp_path), "/nonexistent", ""], OWN_FILES)
     assert disk.size_mib > disk.free_mib > 0 and not disk.is_full
 
 
@@ -191,7 +195,7 @@ def test_the_page_names_the_source_of_each_fact() -> None:
 
 def test_only_the_last_attempt_of_a_log_is_judged(tmp_path) -> None:
     (tmp_path / "log").write_text("CUDA out of memory\ngflow: attempt 2\nstep 1\nKeyError: 'x'\n")
-    end = read_end(str(tmp_path / "log"), None)[2]
+    end = read_end(str(tmp_path / "log"), OWN_FILES)[2]
     assert end.text == "step 1\nKeyError: 'x'\n" and end.first_line == 3
 
 

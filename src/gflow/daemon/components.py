@@ -50,6 +50,7 @@ from gflow.gpu.census import Report
 from gflow.store.location import first_free_number
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
+from gflow.targets.file_rights import OWN_FILES, LocalOpener, Owner
 from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
@@ -144,6 +145,7 @@ class Daemon:
     def _make_cluster(self, name: str, uid: int) -> SlurmTarget:
         settings = self._settings
         user = user_account(settings, uid) if settings.is_system else None
+        files = LocalOpener(Owner(user.uid, user.gid)) if user is not None else OWN_FILES
         return SlurmTarget(
             name,
             settings.clusters[name],
@@ -153,6 +155,7 @@ class Daemon:
             partial(self._on_remote_progress, uid),
             snapshots_in(settings.snapshots),
             user,
+            files,
         )
 
     def _on_remote_progress(self, uid: int, lines: list[bytes]) -> None:

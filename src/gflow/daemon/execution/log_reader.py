@@ -1,20 +1,14 @@
-"""Reads parts of a job's log with the rights of the job's owner.
-
-In system mode the daemon is root, and the path of a log is the user's choice. A log is opened as that user,
-and only if it is a regular file of that user: the thread still has root's groups, and a device or a pipe must
-not even be opened.
-"""
+"""Reads parts of a job's log, which is opened with the rights of the job's owner (`FileOpener`)."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from gflow.errors import Refused
-from gflow.targets.file_rights import Owner, acting_as
+from gflow.targets.file_rights import FileOpener
 
 
 class Piece(NamedTuple):
@@ -33,14 +27,14 @@ EMPTY = Piece(0, 0, 0, "", 1)
 PART = 1 << 20
 
 
-def read_piece(path: str, offset: int, most: int, owner: Owner | None, counts_to: int = 0) -> Piece:
+def read_piece(path: str, offset: int, most: int, files: FileOpener, counts_to: int = 0) -> Piece:
     """At most `most` bytes from `offset` on; below 0: from the end. Bytes that are not UTF-8 are replaced.
 
-    Characters are not cut: the piece begins and ends between two. `owner`: see `Owner`; None: the daemon's
-    own rights. `counts_to`: the number of the piece's first line is counted if it begins at most this many
-    bytes into the log. Raises Refused if the file is not a log.
+    Characters are not cut: the piece begins and ends between two. `files` opens the log. `counts_to`: the
+    number of the piece's first line is counted if it begins at most this many bytes into the log. Raises
+    Refused if the file is not a log.
     """
-    with open_log(path, owner) as fd:
+    with open_log(path, files) as fd:
         if fd is None:
             return EMPTY
         size = os.fstat(fd).st_size
@@ -50,11 +44,10 @@ def read_piece(path: str, offset: int, most: int, owner: Owner | None, counts_to
 
 
 @contextmanager
-def open_log(path: str, owner: Owner | None) -> Iterator[int | None]:
-    """Open a log for reading, with the rights of its owner; None: there is no such file."""
+def open_log(path: str, files: FileOpener) -> Iterator[int | None]:
+    """Open a log for reading; None: there is no such file."""
     try:
-        with acting_as(owner):
-            fd = open_regular(path, owner)
+        fd = files.open_log(path)
     except FileNotFoundError:
         yield None
         return
@@ -69,20 +62,6 @@ def open_log(path: str, owner: Owner | None) -> Iterator[int | None]:
 def _count_lines(fd: int, end: int) -> int:
     """The number of line ends before this byte. In parts: a long one would keep other threads waiting."""
     return sum(os.pread(fd, min(PART, end - at), at).count(b"\n") for at in range(0, end, PART))
-
-
-def open_regular(path: str, owner: Owner | None = None) -> int:
-    """Open a file for reading after its type and owner are known: opening a device may have effects."""
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        found = os.fstat(place)
-        if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"the log {path!a:.200} is not a regular file")
-        if owner is not None and found.st_uid != owner.uid:
-            raise Refused(f"the log {path!a:.200} belongs to another user")
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(place)
 
 
 def _piece(content: bytes, start: int, size: int) -> Piece:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gflow.daemon.execution.log_reader import PART, open_log
-from gflow.targets.file_rights import Owner
+from gflow.targets.file_rights import FileOpener
 
 # A line longer than this is cut into parts for the search, and shown in part.
 LONGEST_LINE = 64 << 10
@@ -40,17 +40,15 @@ class Matches(NamedTuple):
     size: int
 
 
-def search(
-    path: str, owner: Owner | None, text: str, offset: int, line: int, most: int, limit: int
-) -> Matches:
+def search(path: str, files: FileOpener, text: str, offset: int, line: int, most: int, limit: int) -> Matches:
     """Find lines that contain a text, without regard to the case of ASCII letters; empty: look like errors.
 
     The search begins at the line `line`, whose first byte is at `offset`, and stops after `limit` lines, or
-    after about `most` bytes at the end of a line. Its cost follows `most`. See `read_piece` for `owner`.
+    after about `most` bytes at the end of a line. Its cost follows `most`. `files` opens the log.
     """
     wanted = text.encode().lower()
     find = _find_text(wanted) if wanted else _find_errors
-    with open_log(path, owner) as fd:
+    with open_log(path, files) as fd:
         if fd is None:
             return Matches([], 0, 1, 0)
         size = os.fstat(fd).st_size

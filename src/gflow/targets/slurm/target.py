@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.events import RemoteStatus
-from gflow.targets.file_rights import Owner
+from gflow.targets.file_rights import OWN_FILES, FileOpener
 from gflow.targets.port import Ended, Launch, Run
 from gflow.targets.slurm.background_calls import BackgroundCalls
 from gflow.targets.slurm.commands.slurm_cli import Slurm
@@ -44,7 +44,7 @@ class SlurmTarget:
     """Runs jobs on a cluster. All methods are called from the daemon's loop and return at once.
 
     `folder`: its own files here. `user`: the user whose jobs it runs, in system mode: ssh and everything that
-    touches files of the user runs as this user.
+    touches files of the user runs as this user. `files` opens the copies of logs.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class SlurmTarget:
         on_progress: Callable[[list[bytes]], None] = lambda lines: None,
         snapshots: LocalSnapshots | None = None,
         user: UserAccount | None = None,
+        files: FileOpener = OWN_FILES,
     ) -> None:
         self.user = user
         # The files of jobs, as they were at the submission.
@@ -79,8 +80,7 @@ class SlurmTarget:
             self.shared_folder = RemoteFolder(self.ssh, base, here.daemon_id, timeout_s)
             self.slurm: Slurm = RemoteSlurm(timeout_s, self.ssh, self.shared_folder)
             self._progress_files: ProgressFiles | RemoteProgress = RemoteProgress(self.shared_folder)
-            owner = Owner(user.uid, user.gid) if user is not None else None
-            self.logs = LogCopies(self.ssh, self.shared_folder, lambda: self.connection.is_down, owner)
+            self.logs = LogCopies(self.ssh, self.shared_folder, lambda: self.connection.is_down, files)
         else:
             path = Path(cluster.folder) / "gflow" if cluster.folder else folder
             # A folder of the site must be there: without it a file system is not mounted.

@@ -27,7 +27,7 @@ from gflow.daemon.execution.log_search import search
 from gflow.daemon.execution.remote_logs import follow_log, refresh_log
 from gflow.errors import Refused, UsageError
 from gflow.job_states import FAILED_NAMES
-from gflow.targets.file_rights import Owner
+from gflow.targets.file_rights import OWN_FILES, FileOpener, LocalOpener, Owner
 from gflow.text.diagnosis import array_page
 from gflow.wire.answers.job_details import (
     DiagnosisAnswer,
@@ -66,8 +66,8 @@ async def search_output(request: Request) -> Response:
         raise UsageError("a search finds lines, and its text has a line end")
     await refresh_log(context, job)
     place = (query.find, query.offset, query.line, MOST_SEARCHED, query.limit)
-    path, owner = log_path(context.settings, job), owner_of(context, job)
-    found = await while_connected(request, context.threads.run(job.uid, search, path, owner, *place))
+    path, files = log_path(context.settings, job), files_of(context, job)
+    found = await while_connected(request, context.threads.run(job.uid, search, path, files, *place))
     is_over = found.end >= found.size
     data = SearchAnswer(
         job_id=key_label(job.key),
@@ -92,10 +92,10 @@ async def show_diagnosis(request: Request) -> Response:
     view = msgspec.to_builtins(job_view(viewer.redact_job(job), None))
     ended = msgspec.to_builtins(await end_facts(request, job, viewer))
     why_not = _why_no_log(viewer, job)
-    path, owner = ("", None) if why_not else (log_path(context.settings, job), owner_of(context, job))
+    path, files = ("", OWN_FILES) if why_not else (log_path(context.settings, job), files_of(context, job))
     if path:
         await refresh_log(context, job)
-    work = context.threads.run(viewer.uid, diagnose_end, view, ended or {}, path, owner, why_not)
+    work = context.threads.run(viewer.uid, diagnose_end, view, ended or {}, path, files, why_not)
     data, page = await while_connected(request, work)
     if job.is_array:
         tasks = (task for task in context.store.tasks(job.key) if task.state.value in FAILED_NAMES)
@@ -140,18 +140,18 @@ def _job_with_log(request: Request) -> Job:
 
 
 async def _read(context: Context, job: Job, offset: int, most: int, counts_to: int = 0) -> Piece:
-    path, owner = log_path(context.settings, job), owner_of(context, job)
-    return await context.threads.run(job.uid, read_piece, path, offset, most, owner, counts_to)
+    path, files = log_path(context.settings, job), files_of(context, job)
+    return await context.threads.run(job.uid, read_piece, path, offset, most, files, counts_to)
 
 
-def owner_of(context: Context, job: Job) -> Owner | None:
-    """The account with whose rights the log of a job is read; None: the daemon's own."""
+def files_of(context: Context, job: Job) -> FileOpener:
+    """Opens the log of a job, with the rights of its owner."""
     if not context.settings.is_system:
-        return None
+        return OWN_FILES
     account = account_of(job.uid)
     if account is None:
         raise Refused(f"the account of {job.user} is gone, so its log cannot be read")
-    return Owner(job.uid, account.gid)
+    return LocalOpener(Owner(job.uid, account.gid))
 
 
 async def _frames(context: Context, key: JobKey, offset: int) -> AsyncIterator[bytes]:

@@ -6,16 +6,14 @@ costs nothing. One thread fetches all logs that were asked for with one session.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from gflow.targets.file_rights import Owner, acting_as
+from gflow.targets.file_rights import OWN_FILES, FileOpener
 from gflow.targets.slurm.ssh.remote_folder import RemoteFolder, Unreachable
 from gflow.targets.slurm.ssh.remote_shell import quote
 from gflow.targets.slurm.ssh.ssh_runner import Script, ScriptResult
@@ -57,7 +55,7 @@ class Request(NamedTuple):
 class LogCopies:
     """Fetches logs. The thread starts with the first request, and ends with the daemon.
 
-    `owner`: the user with whose rights root's daemon writes the copies; None: as we are.
+    `files` opens the copies, with the rights of the user in system mode.
     """
 
     def __init__(
@@ -65,9 +63,9 @@ class LogCopies:
         shell: Shell,
         folder: RemoteFolder,
         is_down: Callable[[], bool],
-        owner: Owner | None = None,
+        files: FileOpener = OWN_FILES,
     ) -> None:
-        self._shell, self._folder, self._is_down, self._owner = shell, folder, is_down, owner
+        self._shell, self._folder, self._is_down, self._files = shell, folder, is_down, files
         self._condition = threading.Condition()
         self._requests: list[Request] = []
         self._followed: dict[Log, float] = {}
@@ -145,8 +143,7 @@ class LogCopies:
         for first in range(0, len(logs), MOST_LOGS):
             some = logs[first : first + MOST_LOGS]
             most = max(LEAST_BYTES, MOST_BYTES // len(some))
-            with acting_as(self._owner):
-                offsets = [_size(log.here) for log in some]
+            offsets = [self._size(log.here) for log in some]
             paths = [quote(self._folder.expand(log.there)) for log in some]
             scripts = [
                 Script(FETCH.format(path=path, offset=offset, most=most))
@@ -154,12 +151,41 @@ class LogCopies:
             ]
             results = self._shell.run_scripts(scripts, timeout_s=TIMEOUT_S)
             for log, offset, result in zip(some, offsets, results, strict=True):
-                with acting_as(self._owner):
-                    if result.code == 0 and _append(log.here, offset, result.output):
-                        more.add(log)
+                if result.code == 0 and self._append(log.here, offset, result.output):
+                    more.add(log)
             if unknown := [result for result in results if result.code is None]:
                 raise Unreachable(unknown[0].error)
         return more
+
+    def _size(self, path: str) -> int:
+        try:
+            fd = self._files.open_copy(path, creates=False)
+        except FileNotFoundError:
+            return 0
+        try:
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def _append(self, path: str, offset: int, output: bytes) -> bool:
+        """Append the output of FETCH to the copy; whether it has changed."""
+        first, _, text = output.partition(b"\n")
+        size = int(first) if first.strip().isdigit() else 0
+        if not text and size >= offset:
+            return False
+        if not text and not size:
+            return False  # it is not there (yet); a copy of what was is kept
+        fd = self._files.open_copy(path, creates=True)
+        try:
+            if size < offset:  # it was emptied there
+                os.ftruncate(fd, 0)
+                return True
+            while text:
+                written = os.pwrite(fd, text, offset)
+                text, offset = text[written:], offset + written
+        finally:
+            os.close(fd)
+        return True
 
 
 # Prints the size of the file, then bytes from the offset on.
@@ -168,38 +194,3 @@ FETCH = """file={path}
 size=$(wc -c < "$file") || exit 1
 echo $size
 [ $size -le {offset} ] || tail -c +$(({offset} + 1)) -- "$file" | head -c {most}"""
-
-
-# A link or a pipe in the place of a copy is not opened.
-FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _append(path: str, offset: int, output: bytes) -> bool:
-    """Append the output of FETCH to the copy; whether it has changed."""
-    first, _, text = output.partition(b"\n")
-    size = int(first) if first.strip().isdigit() else 0
-    if not text and size >= offset:
-        return False
-    if not text and not size:
-        return False  # it is not there (yet); a copy of what was is kept
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    fd = os.open(path, FLAGS, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, f"{path} is not a regular file")
-        if size < offset:  # it was emptied there
-            os.ftruncate(fd, 0)
-            return True
-        while text:
-            written = os.pwrite(fd, text, offset)
-            text, offset = text[written:], offset + written
-    finally:
-        os.close(fd)
-    return True
