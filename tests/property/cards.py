@@ -126,7 +126,7 @@ class CardWorld(World):
 
     def _new_census(self) -> Census:
         numbering = numbering_of(self.state)
-        return Census(RULES, self.driver, numbering, "/nowhere", self.state.machine.faults)  # type: ignore[arg-type]
+        return Census(RULES, self.driver, numbering, self.state.machine.faults)  # type: ignore[arg-type]
 
     def look(self) -> None:
         """A look at the driver, and its report to the engine."""

@@ -21,6 +21,7 @@ from gflow.daemon.api import connections as counting
 from gflow.daemon.api import heap_trim, pending_connections, server
 from gflow.daemon.api.connections import Bounds, Connections, Ticket
 from gflow.daemon.process.tcp_settings import ListenSettings
+from gflow.privileged.in_process import InProcess
 from tests.harness import free_port
 from tests.process.test_overload import certificate
 
@@ -46,6 +47,9 @@ class Counted(Connections):
         return ticket
 
 
+PORTS = InProcess(Path("/nonexistent"), Path("/nonexistent"), is_system=False)
+
+
 class Port:
     """A server on a port and a socket whose requests end when `answered` is set."""
 
@@ -57,7 +61,10 @@ class Port:
         listening = ListenSettings(port=self.number, certificate=str(self.certificate), key=str(key))
         app = Starlette(routes=[Route("/", self._answer)])
         first, _ = server.serve(server.bind(self.path), app, self.known)
-        self.servers = [first, *(one for one, _ in server.serve_port(listening, app, self.known, first))]
+        self.servers = [
+            first,
+            *(one for one, _ in server.serve_port(listening, app, self.known, first, PORTS.bind_port)),
+        ]
         self._socks: list[socket.socket] = []
 
     async def _answer(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ from gflow.core.model import Moment
 from gflow.daemon.monitors import job_progress
 from gflow.daemon.monitors.job_progress import ProgressReport, ProgressSocket
 from gflow.metric_names import MOST_METRICS
+from gflow.privileged.in_process import InProcess
 
 
 def test_last_progress_report_is_read_at_the_end(tmp_path, monkeypatch) -> None:
@@ -26,7 +27,10 @@ def test_last_progress_report_is_read_at_the_end(tmp_path, monkeypatch) -> None:
 
     async def main() -> None:
         ear = ProgressSocket(
-            settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).progress.step)
+            settings,
+            lambda: state,
+            lambda make: heard.append(make(Moment(1.0, 1.0)).progress.step),
+            InProcess(tmp_path, tmp_path, is_system=False),
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             for step in range(1, 6):

@@ -10,6 +10,7 @@ from gflow.core.state.state import State
 from gflow.daemon.monitors.gpu_monitor import GpuWatch, WatchedRuns, watch_of
 from gflow.daemon.settings import settings_for
 from gflow.errors import UsageError
+from gflow.gpu.owners import Owners
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,7 @@ def test_the_gpus_are_looked_at_as_often_as_asked(asked, look_s, patience_s):
         return watch_of(
             settings,
             state,
+            Owners(str(settings.run_dir)),
             lambda report: None,
             lambda one, used: None,
             lambda: WatchedRuns({}, ()),

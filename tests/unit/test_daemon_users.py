@@ -8,6 +8,7 @@ import pwd
 import pytest
 
 from gflow.daemon.auth import users
+from gflow.privileged import accounts
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 5.0
@@ -36,7 +37,7 @@ def nothing_known(monkeypatch):
     ],
 )
 def test_account_barred_by_lock_or_expiry_only(password, expires, why):
-    assert users.why_barred(password, expires, NOW) == why
+    assert accounts.why_barred(password, expires, NOW) == why
 
 
 def entry(name: str, uid: int = 4242) -> pwd.struct_passwd:

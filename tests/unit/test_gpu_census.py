@@ -13,7 +13,7 @@ import pytest
 
 from gflow.gpu.census import Census
 from gflow.gpu.numbering import Numbering
-from gflow.gpu.owners import Owner, Owners, shims_of
+from gflow.gpu.owners import Owner, Owners
 from gflow.gpu.port import Card, Look, Process
 from gflow.gpu.settings import GpuSettings
 
@@ -43,6 +43,9 @@ class FakeOwners:
     def started(self, pid):
         return 7 if pid in self.owners else None
 
+    def shim_of(self, run):
+        return next((pid for pid, owner in self.owners.items() if owner.run == run), None)
+
     def runs_containers(self, pid):
         return True
 
@@ -52,7 +55,7 @@ OURS = Owner(run="3.1")
 
 
 def census(tmp_path, settings=None, held=None, **owners):
-    return Census(settings or GpuSettings(), FakeOwners(**owners), Numbering(held), str(tmp_path))
+    return Census(settings or GpuSettings(), FakeOwners(**owners), Numbering(held))
 
 
 class TestNumbers:
@@ -166,7 +169,6 @@ class TestCensus:
         assert watch.take(look, {0: ("3.1",)}, 2).blocked == {}
 
     def test_a_container_counts_to_the_job_that_has_the_gpu(self, tmp_path):
-        (tmp_path / "3.1").write_text("shim boot 1 50 1\n")
         boxed = EVE._replace(contained=True, started=9)
         look = Look((card("A", 0, Process(10, 500)),))
         watch = census(tmp_path, p10=boxed, p50=OURS)
@@ -231,7 +233,7 @@ class TestOwners:
         owners.keep([])
         (tmp_path / "7_3.2").write_text(f"shim boot 1 {shim.pid} 1\njob boot 1 99 1\n")
         assert owners.of(shim.pid).run == "7_3.2"
-        assert shims_of(str(tmp_path)) == {shim.pid: "7_3.2"}
+        assert owners.shim_of("7_3.2") == shim.pid and owners.shim_of("7_4.2") is None
 
     def test_a_job_that_has_not_begun_is_still_its_shims_child(self, owners, spawn, tmp_path):
         """Between fork and exec it has the shim's environment."""
@@ -264,9 +266,9 @@ class TestMpsServers:
         )
         try:
             owner = Owners(str(tmp_path), trust_pids=True).of(process.pid)
-            report = Census(
-                GpuSettings(), Owners(str(tmp_path), trust_pids=True), Numbering(), str(tmp_path)
-            ).take(Look((card("A", 0, Process(process.pid, 70000)),)), {}, 0)
+            report = Census(GpuSettings(), Owners(str(tmp_path), trust_pids=True), Numbering()).take(
+                Look((card("A", 0, Process(process.pid, 70000)),)), {}, 0
+            )
         finally:
             process.kill()
             process.wait()

@@ -18,6 +18,7 @@ from gflow.core.reasons import ReasonKind
 from gflow.core.state.machine import UNBOUNDED
 from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
+from gflow.daemon.auth.users import look_up_with
 from gflow.daemon.execution.cluster_users import target_folder, user_account, user_key_of
 from gflow.daemon.execution.device_isolation import OFF, DeviceIsolation
 from gflow.daemon.execution.executor import Executor
@@ -32,7 +33,6 @@ from gflow.daemon.monitors.gpu_leases import LeaseWatch
 from gflow.daemon.monitors.gpu_monitor import (
     ANOTHER_USER,
     GpuWatch,
-    devices_of,
     names_of,
     overran_of,
     seen_of,
@@ -47,10 +47,12 @@ from gflow.daemon.settings import Settings, check_typed
 from gflow.errors import ReadOnly, StoreError
 from gflow.fault_points import point
 from gflow.gpu.census import Report
+from gflow.privileged.in_process import InProcess
+from gflow.privileged.port import Privileged
 from gflow.store.location import first_free_number
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.file_rights import OWN_FILES, LocalOpener, Owner
+from gflow.targets.file_rights import OWN_FILES, Owner
 from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
@@ -65,6 +67,10 @@ class Daemon:
     """The parts of a daemon, created in an order that keeps jobs from inheriting descriptors."""
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
+        self.privileged: Privileged = InProcess(
+            settings.run_dir, settings.socket.parent, is_system=settings.is_system
+        )
+        look_up_with(self.privileged.account)
         # The zygote first: jobs cannot inherit descriptors that are opened later.
         self.target = LocalTarget(
             settings.run_dir, self._ended, settings.job_files_dir, self._restart, self._stuck
@@ -87,7 +93,11 @@ class Daemon:
         if record != kept:
             self.loop.store_meta({timers.CLOCK: record})
         self.leases = LeaseWatch(
-            self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
+            self._is_ours,
+            self._leases_changed,
+            self.privileged,
+            self._stray_gpus,
+            rules=settings.is_system,
         )
         most = settings.config["notifications.max_concurrent_deliveries"]
         mail_rules = MailRules(
@@ -144,8 +154,8 @@ class Daemon:
 
     def _make_cluster(self, name: str, uid: int) -> SlurmTarget:
         settings = self._settings
-        user = user_account(settings, uid) if settings.is_system else None
-        files = LocalOpener(Owner(user.uid, user.gid)) if user is not None else OWN_FILES
+        user = user_account(self.privileged, uid) if settings.is_system else None
+        files = self.privileged.files_of(Owner(user.uid, user.gid)) if user is not None else OWN_FILES
         return SlurmTarget(
             name,
             settings.clusters[name],
@@ -180,6 +190,7 @@ class Daemon:
             self.watch = watch_of(
                 self._settings,
                 self.loop.state,
+                self.privileged.process_owners(trust_pids=self._settings.gpu.trust_pids),
                 seen=self._gpus_changed,
                 overran=lambda one, used: self.loop.post(lambda at: overran_of(one, used, at)),
                 watched=lambda: watched_of(self.loop.state),
@@ -285,7 +296,7 @@ class Daemon:
         gpus = self.loop.state.machine.gpus.values()
         found = {}
         for name, content in self.target.strays().items():
-            devices = devices_of(content.job.pid) if content.job else ()
+            devices = self.privileged.visible_devices(content.job.pid) if content.job else ()
             for gpu in gpus:
                 if gpu.uuid in devices or str(gpu.index) in devices:
                     found[gpu.index] = f"job {name.rpartition('.')[0]}, which the database does not know"

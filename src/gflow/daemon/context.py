@@ -25,6 +25,7 @@ from gflow.daemon.monitors.gpu_monitor import GpuWatch
 from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.process.web_listener import WebListener
 from gflow.daemon.settings import Settings
+from gflow.privileged.port import Privileged
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.run_record import Content
 from gflow.targets.routing import Targets
@@ -70,6 +71,7 @@ class Context(NamedTuple):
     notifier: Notifier
     forecasts: Forecasts
     web: WebListener
+    privileged: Privileged
     watch: GpuWatch | None = None
     mps: Mps | None = None
     isolation: DeviceIsolation | None = None

@@ -104,7 +104,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     days = settings.config["retention.samples_days"]
     history = ProgressHistory(settings.progress_points, days, lambda key: daemon.loop.state.jobs.get(key))
     daemon.progress_socket = ProgressSocket(
-        settings, lambda: daemon.loop.state, daemon.loop.post, history.note
+        settings, lambda: daemon.loop.state, daemon.loop.post, daemon.privileged, history.note
     )
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
@@ -149,6 +149,7 @@ def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> C
         daemon.notifier,
         Forecasts(daemon.loop, threads),
         WebListener(settings.listening, WebSessions(settings.web_sessions), is_system=settings.is_system),
+        daemon.privileged,
         daemon.watch,
         daemon.mps,
         daemon.isolation,
@@ -216,7 +217,7 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
         sessions = context.web.sessions
         gate = Gate(app, context.tokens, sessions, hosts, is_system=settings.is_system)
         page = WebPage(gate, sessions, hosts)
-        servers[:0] = serve_port(at, page, connections, served[0])
+        servers[:0] = serve_port(at, page, connections, served[0], context.privileged.bind_port)
 
     if settings.listening.port:
         listen(settings.listening)

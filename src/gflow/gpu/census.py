@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gflow.core.model import Block, Gpu
 from gflow.gpu.health import Health
 from gflow.gpu.numbering import Numbering
-from gflow.gpu.owners import Owners, shims_of
+from gflow.gpu.owners import ProcessOwners
 from gflow.gpu.port import Card, Look, Process
 from gflow.gpu.settings import GpuSettings
 
@@ -67,16 +67,14 @@ class Census:
     def __init__(
         self,
         settings: GpuSettings,
-        owners: Owners,
+        owners: ProcessOwners,
         numbering: Numbering,
-        run_dir: str,
         faults: Mapping[str, str] | None = None,
     ) -> None:
         """`faults`: faults that an earlier daemon found and no operator has cleared."""
         self._settings = settings
         self._owners = owners
         self._numbering = numbering
-        self._run_dir = run_dir
         self._health = {uuid: Health(settings, fault) for uuid, fault in (faults or {}).items()}
         self._times_seen: dict[tuple[str, int], int] = {}
         # GPUs whose faults are cleared at the next look.
@@ -210,7 +208,7 @@ class Census:
     def _started_by(self, run: str, started: int) -> bool:
         """Whether a process in a container may belong to this run: it started later, and the run has a client
         of a container engine among its processes."""
-        shim = next((pid for pid, name in shims_of(self._run_dir).items() if name == run), None)
+        shim = self._owners.shim_of(run)
         since = self._owners.started(shim) if shim else None
         return (
             since is not None and shim is not None and started >= since and self._owners.runs_containers(shim)

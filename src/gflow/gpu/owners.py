@@ -16,7 +16,7 @@ import pwd
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 TAG = b"GFLOW_RUN="
 # The inode of the first pid namespace, which is a constant of the kernel.
@@ -43,6 +43,25 @@ class Owner(NamedTuple):
         return bool(self.run or self.command)
 
 
+class ProcessOwners(Protocol):
+    """Tells whom processes belong to."""
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Forget all but these: a pid that left its GPU may come back as another process."""
+
+    def of(self, pid: int) -> Owner:
+        """The owner of a process."""
+
+    def started(self, pid: int) -> int | None:
+        """The start time of a process; None: it has ended."""
+
+    def shim_of(self, run: str) -> int | None:
+        """The pid of the shim of this run, as the run records have it."""
+
+    def runs_containers(self, job_pid: int) -> bool:
+        """Whether this process has a descendant that is a client of a container engine."""
+
+
 class Owners:
     """Owners according to /proc, cached while a process stays on its GPU."""
 
@@ -55,7 +74,6 @@ class Owners:
         self._doubtful = not trust_pids and _namespace(proc) != FIRST_NAMESPACE
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Forget all but these: a pid that left its GPU may come back as another process."""
         self._known = {pid: self._known[pid] for pid in pids if pid in self._known}
 
     def of(self, pid: int) -> Owner:
@@ -104,7 +122,7 @@ class Owners:
     def _run_of_shim(self, pid: int) -> str:
         """The run of this shim, from the run records; a zygote has none."""
         if not self._shims:
-            self._shims = shims_of(self._run_dir)
+            self._shims = _shims_of(self._run_dir)
         return self._shims.get(pid, "")
 
     # ------------------------------------------------------------ an MPS server?
@@ -169,8 +187,10 @@ class Owners:
         text = b" ".join(words).strip() or (self._read(pid, "comm") or b"?").strip()
         return "".join(mark if mark.isprintable() else "?" for mark in text.decode(errors="replace"))[:80]
 
+    def shim_of(self, run: str) -> int | None:
+        return next((pid for pid, name in _shims_of(self._run_dir).items() if name == run), None)
+
     def runs_containers(self, job_pid: int) -> bool:
-        """Whether this process has a descendant that is a client of a container engine."""
         line = [job_pid]
         while line:
             pid = line.pop()
@@ -186,7 +206,7 @@ class Owners:
         return stat[1] if stat else None
 
 
-def shims_of(run_dir: str) -> dict[int, str]:
+def _shims_of(run_dir: str) -> dict[int, str]:
     """Pid of every shim -> its run, as the run records have it."""
     shims = {}
     with suppress(OSError):

@@ -31,6 +31,8 @@ log = logging.getLogger("gflow.api")
 # Listen backlog; connections accepted in one turn of the event loop; and the longest such turn, since closing
 # refused connections takes time too. In a flood, a client waits behind all connections before it.
 BACKLOG = 4096
+# A listening socket at a port for each address of a host; OSError: none.
+BindPort = Callable[[str, int], list[socket.socket]]
 AT_ONCE = 64
 TURN_S = 0.005
 # The same for TCP, and the pause after each turn. A request on the Unix socket takes several turns, and must
@@ -316,11 +318,11 @@ def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tu
 
 
 def serve_port(
-    listening: ListenSettings, app: ASGIApp, connections: Connections, first: Server
+    listening: ListenSettings, app: ASGIApp, connections: Connections, first: Server, bind_port: BindPort
 ) -> list[tuple[Server, set[Any]]]:
     """Serve `app`, which must authenticate, on TCP: at each local address of the host name.
 
-    `first`: the server that accepts before these do.
+    `first`: the server that accepts before these do. `bind_port` makes the sockets.
     """
     make, known = _protocol_factory(PortProtocol, app)
     tls = listening.tls()
@@ -328,27 +330,21 @@ def serve_port(
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
         return connections.admit_stranger(address[0], sock)
 
-    return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bind_all(listening)]
+    return [
+        (PortServer(one, admit, make, tls=tls, first=first), known) for one in _bind_all(listening, bind_port)
+    ]
 
 
-def _bind_all(listening: ListenSettings) -> list[socket.socket]:
+def _bind_all(listening: ListenSettings, bind_port: BindPort) -> list[socket.socket]:
     """A bound socket for each address of the host."""
-    found: list[socket.socket] = []
     try:
-        addresses = socket.getaddrinfo(
-            listening.host or None, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, _, _, _, address in dict.fromkeys(addresses):
-            found.append(socket.create_server(address, family=family, backlog=BACKLOG))
+        return bind_port(listening.host, listening.port)
     except OSError as error:
-        for sock in found:
-            sock.close()
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise Refused(
             f"port {listening.port} of {listening.host} cannot be used: {why}",
             hint="see daemon.port and daemon.host",
         ) from error
-    return found
 
 
 def _protocol_factory(kind: type[Connection], app: ASGIApp) -> tuple[Callable[..., Connection], set[Any]]:

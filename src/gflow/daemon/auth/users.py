@@ -9,10 +9,11 @@ import pwd
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gflow.core.model import Job
+from gflow.privileged.accounts import Account, look_up
 
 # SO_PEERCRED: pid, uid and gid of the peer. SO_PEERGROUPS: its supplementary groups.
 _UCRED = struct.Struct("3i")
@@ -25,7 +26,6 @@ KNOWN_S = 60.0
 # loses its rights within this time. Number of cached entries.
 ACCOUNT_S = 2.0
 MOST_ACCOUNTS = 4096
-DAY_S = 86_400
 # Stands for all uids without an account: one user can have thousands of them (subordinate uids).
 NO_ACCOUNT = -1
 # Bytes for one entry of the user database, and for its strings (an LDAP entry may be long).
@@ -33,17 +33,9 @@ ENTRY_BYTES, STRINGS_BYTES = 256, 65_536
 
 _known_groups: dict[str, tuple[float, int | None]] = {}
 _known_accounts: dict[int, tuple[float, Account | None]] = {}
+# Looks an account up in the user database. The daemon does it through its port (`look_up_with`).
+_look_up: Callable[[int], Account | None] = look_up
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Account(NamedTuple):
-    """An entry of the user database."""
-
-    name: str
-    home: str
-    gid: int
-    # Why it may not be used now (locked, expired); empty if it may.
-    barred: str
 
 
 class JobOwner(NamedTuple):
@@ -56,20 +48,6 @@ class JobOwner(NamedTuple):
     def owns(self, job: Job) -> bool:
         """Whether the user owns the job. Jobs of an earlier account with the same uid are not theirs."""
         return job.uid == self.uid and self.name in (None, job.user)
-
-
-class _Shadow(ctypes.Structure):
-    """`struct spwd` of <shadow.h>."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("password", ctypes.c_char_p),
-        *((name, ctypes.c_long) for name in ("changed", "least", "most", "warn", "inactive", "expires")),
-        ("flag", ctypes.c_ulong),
-    )
-
-
-_libc.getspnam.restype = ctypes.POINTER(_Shadow)
 
 
 def peer(sock: socket.socket) -> tuple[int, int, frozenset[int]]:
@@ -101,6 +79,12 @@ def is_member(group: str, groups: frozenset[int]) -> bool:
     return gid is not None and gid in groups
 
 
+def look_up_with(look_up: Callable[[int], Account | None]) -> None:
+    """Set how accounts are looked up."""
+    global _look_up
+    _look_up = look_up
+
+
 def account_of(uid: int) -> Account | None:
     """The account of this uid, at most `ACCOUNT_S` old; None if there is none."""
     now = time.monotonic()
@@ -119,39 +103,6 @@ def accounting_uid(uid: int) -> int:
     The daemon's own uid needs no account: in a container it often has none.
     """
     return uid if uid in (0, os.getuid()) or account_of(uid) is not None else NO_ACCOUNT
-
-
-def _look_up(uid: int) -> Account | None:
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
-        return None
-    return Account(
-        entry.pw_name, entry.pw_dir, entry.pw_gid, _why_account_barred(entry.pw_name) if uid else ""
-    )
-
-
-def _why_account_barred(name: str) -> str:
-    """Why an account may not be used, from the shadow database, which only root can read."""
-    if os.geteuid():
-        return ""
-    found = _libc.getspnam(name.encode())
-    if not found:
-        return ""
-    shadow = found.contents
-    return why_barred((shadow.password or b"").decode(errors="replace"), shadow.expires, time.time())
-
-
-def why_barred(password: str, expires: int, now: float) -> str:
-    """Why an account with this entry may not be used at `now`.
-
-    `expires`: days since 1970, -1: never. A password that was locked (`usermod -L` puts `!` in front of its
-    hash) bars the account; one that was never set (`!`, `!!`, `*`) does not: its user has other ways in.
-    """
-    if 0 <= expires <= now // DAY_S:
-        return "expired"
-    rest = password.lstrip("!")
-    return "locked" if rest != password and rest.strip("*") else ""
 
 
 def user_name(uid: int) -> str:

@@ -11,23 +11,20 @@ from gflow.daemon.context import Context
 from gflow.daemon.execution.project_files import SnapshotTaker, snapshots_in
 from gflow.daemon.monitors.snapshot_pruning import StoredSnapshots
 from gflow.daemon.settings import Settings
+from gflow.privileged.port import Privileged
+from gflow.targets.file_rights import Owner
 from gflow.targets.routing import Targets
 from gflow.targets.slurm.files.user_files import UserSnapshots
 from gflow.targets.slurm.ssh.user_account import UserAccount
 from gflow.targets.slurm.target import SlurmTarget
 
 
-def user_account(settings: Settings, uid: int) -> UserAccount:
+def user_account(privileged: Privileged, uid: int) -> UserAccount:
     """The account of a user, with a folder for sockets that belongs to it. OSError: there is none."""
     account = account_of(uid)
     if account is None:
         raise OSError(f"there is no account with uid {uid}")
-    top = settings.socket.parent / "ssh"
-    top.mkdir(mode=0o711, exist_ok=True)
-    top.chmod(0o711)
-    folder = top / str(uid)  # only root can change what is in `top`
-    folder.mkdir(mode=0o700, exist_ok=True)
-    os.chown(folder, uid, account.gid, follow_symlinks=False)
+    folder = privileged.make_ssh_folder(Owner(uid, account.gid))
     return UserAccount(uid, account.gid, account.name, account.home, folder)
 
 
@@ -91,6 +88,6 @@ def snapshot_taker(context: Context, uid: int) -> SnapshotTaker:
         return SnapshotTaker(settings)
     return SnapshotTaker(
         settings,
-        lambda: UserSnapshots(user_account(settings, uid)),
+        lambda: UserSnapshots(user_account(context.privileged, uid)),
         lambda work, *args: context.threads.run(uid, work, *args),
     )

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 
 from gflow.core.model import Gpu
-from gflow.targets.local.gpu_leases import holder_name, holder_of, lease_folder, remove_system_locks
+from gflow.privileged.port import Privileged
+from gflow.targets.local.gpu_leases import holder_name
 
 LOOK_S = 1.0
 
@@ -23,13 +24,15 @@ class LeaseWatch:
         self,
         running: Callable[[int], bool],
         report: Callable[[dict[int, str]], None],
+        privileged: Privileged,
         strays: Callable[[], dict[int, str]] = dict,
         *,
         rules: bool = False,
     ) -> None:
-        """`rules`: set for the daemon in system mode, which honours only its own locks."""
+        """`rules`: set for the daemon in system mode, which removes its own locks when it stops."""
         self._rules = rules
-        self._folder = lease_folder()
+        self._privileged = privileged
+        self._folder = privileged.lease_folder()
         # GPUs of this daemon's runs that the database does not know.
         self._strays = strays
         self._paths: dict[int, str] = {}
@@ -49,7 +52,7 @@ class LeaseWatch:
     def close(self) -> None:
         """Give up the lock files when the daemon stops without a successor."""
         if self._rules:
-            remove_system_locks(self._paths.values())
+            self._privileged.remove_leases(self._paths.values())
 
     def paths(self, indices: Iterable[int]) -> list[str]:
         """The lock files of these GPUs."""
@@ -63,7 +66,7 @@ class LeaseWatch:
         foreign = {}
         for index, path in self._paths.items():
             is_ours = self._running(index) and index not in lost
-            holder = None if is_ours else holder_of(path, is_system=self._rules)
+            holder = None if is_ours else self._privileged.lease_holder(path)
             if holder is not None:
                 foreign[index] = holder_name(holder)
         foreign |= self._strays()

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from gflow.daemon.settings import Settings
 from gflow.gpu.census import Census, Report
 from gflow.gpu.numbering import Numbering
 from gflow.gpu.nvml import Nvml
-from gflow.gpu.owners import Owners
+from gflow.gpu.owners import ProcessOwners
 from gflow.gpu.port import GpuSource, Look
 from gflow.targets.port import Run
 
@@ -263,15 +262,14 @@ def _relevant(report: Report) -> tuple[object, ...]:
 def watch_of(
     settings: Settings,
     state: State,
+    owners: ProcessOwners,
     seen: Callable[[Report], None],
     overran: Callable[[SharedRun, int], None],
     watched: Callable[[], WatchedRuns],
     looked: Callable[[Report, WatchedRuns], None],
 ) -> GpuWatch:
     """The monitor of this machine's NVIDIA GPUs."""
-    folder = str(settings.run_dir)
-    owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
-    census = Census(settings.gpu, owners, numbering_of(state), folder, state.machine.faults)
+    census = Census(settings.gpu, owners, numbering_of(state), state.machine.faults)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
     retention = SampleRetention(settings.config["retention.samples_days"], settings.retention.jobs_days)
@@ -361,12 +359,3 @@ def visible_devices(gpus: list[Gpu], by: str, *, is_isolated: bool = False) -> s
     if by == "index" and has_cuda_numbers:
         return ",".join(str(gpu.index) for gpu in gpus)
     return ",".join(gpu.uuid for gpu in gpus)
-
-
-def devices_of(pid: int) -> tuple[str, ...]:
-    """The entries of a process's CUDA_VISIBLE_DEVICES; none if the process has ended."""
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        for entry in file.read().split(b"\0"):
-            if entry.startswith(b"CUDA_VISIBLE_DEVICES="):
-                return tuple(entry.decode(errors="replace").partition("=")[2].split(","))
-    return ()

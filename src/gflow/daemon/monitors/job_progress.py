@@ -17,7 +17,6 @@ import struct
 from collections.abc import Callable
 from itertools import islice
 from math import isfinite
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -28,6 +27,7 @@ from gflow.core.model import JobProgress, Moment
 from gflow.core.state.state import State
 from gflow.daemon.settings import Settings
 from gflow.metric_names import MOST_METRICS, is_metric_name
+from gflow.privileged.port import Privileged, progress_socket
 
 log = logging.getLogger("gflow.progress")
 # Bytes of a datagram.
@@ -75,11 +75,13 @@ class ProgressSocket:
         settings: Settings,
         state: Callable[[], State],
         post: Callable[[Callable[[Moment], Event]], None],
+        privileged: Privileged,
         note: Callable[[JobKey], None] = lambda key: None,
     ) -> None:
         self._settings = settings
         self._state = state
         self._post = post
+        self._privileged = privileged
         # Called with the key of each job that reported.
         self._note = note
         self._loop = asyncio.get_running_loop()
@@ -92,7 +94,7 @@ class ProgressSocket:
         for uid, sock in self._socks.items():
             self._loop.remove_reader(sock)
             sock.close()
-            Path(socket_path(self._settings, uid)).unlink(missing_ok=True)
+            self._privileged.remove_progress_socket(uid)
 
     def listen(self, uid: int) -> None:
         """Open the socket for jobs of this user. An error is logged; jobs run without reports."""
@@ -101,7 +103,7 @@ class ProgressSocket:
         if uid in self._socks:
             return
         try:
-            sock = self._socks[uid] = _bind(self._settings, uid)
+            sock = self._socks[uid] = self._privileged.bind_progress_socket(uid)
         except OSError as error:
             log.error("no progress reports from jobs of user %d: %s", uid, error)
             return
@@ -195,22 +197,4 @@ def _sender(more: list[tuple[int, int, bytes]]) -> int | None:
 
 def socket_path(settings: Settings, uid: int) -> str:
     """The path of the socket to which jobs of this user send progress reports."""
-    name = f"progress-{uid}.sock" if settings.is_system else "progress.sock"
-    return f"{os.path.dirname(settings.socket)}/{name}"
-
-
-def _bind(settings: Settings, uid: int) -> socket.socket:
-    path = Path(socket_path(settings, uid))
-    path.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        # Through the descriptor of the folder, because sun_path is limited to 108 bytes.
-        sock.bind(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)
-    path.chmod(0o600)
-    if settings.is_system:
-        os.chown(path, uid, -1, follow_symlinks=False)
-    return sock
+    return progress_socket(os.path.dirname(settings.socket), uid, is_system=settings.is_system)

@@ -27,7 +27,7 @@ from gflow.daemon.execution.log_search import search
 from gflow.daemon.execution.remote_logs import follow_log, refresh_log
 from gflow.errors import Refused, UsageError
 from gflow.job_states import FAILED_NAMES
-from gflow.targets.file_rights import OWN_FILES, FileOpener, LocalOpener, Owner
+from gflow.targets.file_rights import OWN_FILES, FileOpener, Owner
 from gflow.text.diagnosis import array_page
 from gflow.wire.answers.job_details import (
     DiagnosisAnswer,
@@ -151,7 +151,7 @@ def files_of(context: Context, job: Job) -> FileOpener:
     account = account_of(job.uid)
     if account is None:
         raise Refused(f"the account of {job.user} is gone, so its log cannot be read")
-    return LocalOpener(Owner(job.uid, account.gid))
+    return context.privileged.files_of(Owner(job.uid, account.gid))
 
 
 async def _frames(context: Context, key: JobKey, offset: int) -> AsyncIterator[bytes]:
