@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import pwd
+import shutil
 import signal
 import subprocess
 import termios
@@ -378,3 +379,17 @@ def test_tracer_that_holds_a_killed_process_is_killed_where_its_owner_may(
             assert machine.box.finished(job)["state"] == "Cancelled"
             assert f"its tracer {number} (" in machine.log_of(machine.ann, job)
     assert machine.box.finished(job)["state"] == "Cancelled"
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_job_fails_where_the_folder_of_leases_is_gone(shim: str) -> None:
+    with system() as machine:
+        leases = machine.root / "leases"
+        leases.mkdir(mode=0o755)
+        leases.chmod(0o1777)
+        machine.box.env["GFLOW_LEASE_DIR"] = str(leases)
+        machine.up()
+        shutil.rmtree(leases)
+        job = machine.ann.submit("--gpus", "1", *SHIMS[shim], "true")
+        ended = machine.box.finished(job)
+        assert ended["state"] == "Failed" and "No such file" in str(ended["reason"])

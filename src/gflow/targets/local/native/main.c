@@ -209,11 +209,11 @@ static bool remove_lease(const char *path) {
 /* Open the lock file of the system daemon. A file that another user made or may hold is replaced. */
 static int open_system_lock(const char *path) {
     int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    for (;;) {
-        int fd = -1;
-        if (is_system_lock(path)) fd = open(path, flags);
-        else if (remove_lease(path)) fd = open(path, flags | O_CREAT | O_EXCL, 0600);
-        if (fd >= 0 || (errno != ENOENT && errno != EEXIST)) return fd;
+    for (;;) {                                            /* again if another process removed or made it meanwhile */
+        bool is_lock = is_system_lock(path);
+        if (!is_lock && !remove_lease(path)) return -1;
+        int fd = open(path, is_lock ? flags : flags | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0 || errno != (is_lock ? ENOENT : EEXIST)) return fd;
     }
 }
 
