@@ -393,3 +393,19 @@ def test_job_fails_where_the_folder_of_leases_is_gone(shim: str) -> None:
         job = machine.ann.submit("--gpus", "1", *SHIMS[shim], "true")
         ended = machine.box.finished(job)
         assert ended["state"] == "Failed" and "No such file" in str(ended["reason"])
+
+
+def test_account_below_the_lowest_uid_runs_no_job() -> None:
+    """It cannot submit, and what it submitted before does not start; root's own jobs run."""
+    with system() as machine:
+        machine.up()
+        held = machine.ann.submit("--hold", "true")
+        machine.box.down()
+        lowest = 1 + max(box.person.pw_uid for box in machine.persons)
+        machine.up(env={"GFLOW_PEOPLE__MIN_UID": str(lowest)})
+        refused = machine.ann.run("gbatch", "true")
+        assert refused.returncode == 1 and f"below people.min_uid, which is {lowest}" in refused.stderr
+        machine.box.ok("gjob", "release", str(held))
+        ended = machine.box.finished(held)
+        assert ended["state"] == "Failed" and "below people.min_uid" in str(ended["reason"])
+        assert machine.box.finished(machine.box.submit("true"))["state"] == "Finished"

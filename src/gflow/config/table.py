@@ -386,6 +386,13 @@ SETTINGS = (
         "the daemon",
     ),
     Setting(
+        "people.min_uid",
+        "count",
+        0,
+        "with gflowd up --system, the lowest uid that may run jobs, besides root: 1000 refuses accounts of "
+        "the system; 0: every account",
+    ),
+    Setting(
         "people.privacy",
         "choice",
         "open",

@@ -18,7 +18,7 @@ from gflow.core.reasons import ReasonKind
 from gflow.core.state.machine import UNBOUNDED
 from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
-from gflow.daemon.auth.users import look_up_with
+from gflow.daemon.auth.users import account_of, look_up_with
 from gflow.daemon.execution.cluster_users import target_folder, user_account, user_key_of
 from gflow.daemon.execution.device_isolation import OFF, DeviceIsolation
 from gflow.daemon.execution.executor import Executor
@@ -47,6 +47,7 @@ from gflow.daemon.settings import Settings, check_typed
 from gflow.errors import ReadOnly, StoreError
 from gflow.fault_points import point
 from gflow.gpu.census import Report
+from gflow.privileged.checked_target import CheckedTarget, StartRules
 from gflow.privileged.in_process import InProcess
 from gflow.privileged.port import Privileged
 from gflow.store.location import first_free_number
@@ -55,7 +56,7 @@ from gflow.store.sqlite import SqliteStore
 from gflow.targets.file_rights import OWN_FILES, Owner
 from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
-from gflow.targets.port import Ended, Run
+from gflow.targets.port import Ended, Run, Target
 from gflow.targets.routing import RemoteTargets, Targets
 from gflow.targets.slurm.target import SlurmTarget
 
@@ -114,7 +115,7 @@ class Daemon:
         self.mps = Mps(settings.data, self.target.tag) if wanted else None
         self.isolation = self._isolate_devices(settings)
         self.clusters = self._clusters(settings)
-        self.targets = Targets(self.target, self.clusters)
+        self.targets = Targets(self._checked_target(settings), self.clusters)
         self.executor = Executor(
             settings,
             self.store,
@@ -130,6 +131,14 @@ class Daemon:
             Gpu(index=index, uuid=uuid, model="", memory_mib=0)
             for index, uuid in names_of(state.machine.gpu_names).items()
         )
+
+    def _checked_target(self, settings: Settings) -> Target:
+        """The local target; in system mode behind the checks of a launcher."""
+        if not settings.is_system:
+            return self.target
+        min_uid = settings.config["people.min_uid"]
+        rules = StartRules(min_uid, True, account_of, self.leases.is_lease)
+        return CheckedTarget(self.target, rules)
 
     def _isolate_devices(self, settings: Settings) -> DeviceIsolation | None:
         """Device isolation between users; None: all jobs are of one user, or the GPUs are simulated."""

@@ -46,6 +46,11 @@ def look_up(uid: int) -> Account | None:
     return Account(entry.pw_name, entry.pw_dir, entry.pw_gid, barred)
 
 
+def why_below(uid: int, min_uid: int) -> str:
+    """Why a uid is too low to run jobs; empty: it is not. Root's is not looked at."""
+    return f"uid {uid} is below people.min_uid, which is {min_uid}" if 0 < uid < min_uid else ""
+
+
 def _why_account_barred(name: str) -> str:
     """Why an account may not be used, from the shadow database, which only root can read."""
     if os.geteuid():

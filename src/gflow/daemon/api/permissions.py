@@ -19,6 +19,7 @@ from gflow.daemon.auth.submission_rules import Rights
 from gflow.daemon.auth.users import JobOwner, is_member, job_owner_of, user_name, why_unusable
 from gflow.daemon.context import context_of
 from gflow.errors import Forbidden, no_job
+from gflow.privileged.accounts import why_below
 
 
 class Permission(Enum):
@@ -91,8 +92,9 @@ def rights_of(request: Request) -> Rights:
 
 def acting_user(request: Request) -> str:
     """The caller's user name. Raises Forbidden if the account may not run jobs now (system mode)."""
-    uid = request.scope["state"]["uid"]
-    if context_of(request).settings.is_system and (why := why_unusable(uid)):
+    uid, settings = request.scope["state"]["uid"], context_of(request).settings
+    least = settings.config["people.min_uid"]
+    if settings.is_system and (why := why_unusable(uid) or why_below(uid, least)):
         raise Forbidden(f"this is refused: {why}", hint="ask the administrator of the machine")
     return user_name(uid)
 

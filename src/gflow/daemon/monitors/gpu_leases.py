@@ -36,6 +36,7 @@ class LeaseWatch:
         # GPUs of this daemon's runs that the database does not know.
         self._strays = strays
         self._paths: dict[int, str] = {}
+        self._files: frozenset[str] = frozenset()
         self._running = running
         self._report = report
         self._foreign: dict[int, str] = {}
@@ -46,7 +47,7 @@ class LeaseWatch:
         # Simulated GPUs belong to one daemon, unless GFLOW_LEASE_DIR names a folder to share them in.
         named = {gpu.index: f"{self._folder}/{gpu.uuid}" for gpu in gpus if self._folder and _is_leased(gpu)}
         if named != self._paths:
-            self._paths = named
+            self._paths, self._files = named, frozenset(named.values())
             self.look()
 
     def close(self) -> None:
@@ -57,6 +58,10 @@ class LeaseWatch:
     def paths(self, indices: Iterable[int]) -> list[str]:
         """The lock files of these GPUs."""
         return [self._paths[index] for index in indices if index in self._paths]
+
+    def is_lease(self, path: str) -> bool:
+        """Whether this is the lock file of a GPU of this machine."""
+        return path in self._files
 
     def look(self, lost: Iterable[int] = ()) -> None:
         """Find the holder of each lease, and report changes. Polls while another daemon holds one.

@@ -1,0 +1,151 @@
+"""Checks in front of the local target in system mode: what the scheduler may have done with root's rights.
+
+Today the scheduler is in the same process, and these checks hold its errors back. As soon as it is a process
+without rights (ADR 12), the launcher reads its messages (`messages`) and does them through this class.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from signal import valid_signals
+from typing import NamedTuple
+
+from gflow.core.ids import TASK_BITS
+from gflow.privileged.accounts import Account, why_below
+from gflow.targets.port import Launch, Run, Target
+
+log = logging.getLogger("gflow.launcher")
+SIGNALS = frozenset(int(number) for number in valid_signals())
+# Bounds of a run's numbers: its files are named after them.
+MAX_JOB = 10**12
+MAX_ATTEMPT = 10**9
+
+
+class StartRules(NamedTuple):
+    """What the administrator, and the machine, allow."""
+
+    # The lowest uid that may run jobs.
+    min_uid: int
+    # Whether root's own jobs run, as root: as long as the scheduler is root, a refusal protects nothing.
+    root_may: bool
+    # The account of a uid, at most some seconds old.
+    account_of: Callable[[int], Account | None]
+    # Whether a path is the lock file of a GPU of this machine.
+    is_lease: Callable[[str], bool]
+
+
+def check_user(launch: Launch, rules: StartRules) -> str:
+    """The user that it runs as is named, and is not root."""
+    if launch.uid is None or not launch.job.user:
+        return "it names no user"
+    return "it would run as root" if launch.uid == 0 and not rules.root_may else ""
+
+
+def check_account(launch: Launch, rules: StartRules) -> str:
+    """The account exists, has this name, and is not locked or expired."""
+    if not launch.uid:
+        return ""
+    account = rules.account_of(launch.uid)
+    if account is None:
+        return f"there is no account with uid {launch.uid}"
+    if account.name != launch.job.user:
+        return f"uid {launch.uid} belongs to {account.name}, and not to {launch.job.user!a:.60}"
+    return f"the account {account.name} is {account.barred}" if account.barred else ""
+
+
+def check_min_uid(launch: Launch, rules: StartRules) -> str:
+    """The account is not one of the system."""
+    return why_below(launch.uid or 0, rules.min_uid)
+
+
+def check_run(launch: Launch, rules: StartRules) -> str:
+    """Its numbers are those of a run: they become names of files."""
+    return "" if is_run(launch.run) else "it is not a run"
+
+
+def check_files(launch: Launch, rules: StartRules) -> str:
+    """Root opens no file that it names: its leases are those of GPUs, and its log is not root's to cut."""
+    if launch.log_cap:
+        return "its log would be rotated by root"
+    foreign = [path for path in launch.leases if not rules.is_lease(path)]
+    return f"{foreign[0]!a:.200} is not the lock file of a GPU" if foreign else ""
+
+
+# Each says why a launch is refused; empty: it passes.
+START_CHECKS: tuple[Callable[[Launch, StartRules], str], ...] = (
+    check_user,
+    check_account,
+    check_min_uid,
+    check_run,
+    check_files,
+)
+
+
+def is_run(run: Run) -> bool:
+    """Whether the numbers of a run are in their ranges."""
+    return 0 < run.key < MAX_JOB << TASK_BITS and 0 < run.attempt < MAX_ATTEMPT
+
+
+class CheckedTarget:
+    """A target that does only what passes the checks. It knows the runs that it started or adopted."""
+
+    def __init__(self, target: Target, rules: StartRules) -> None:
+        self._target = target
+        self._rules = rules
+        # Its runs, and the uid of those that were started here; None: adopted.
+        self._runs: dict[Run, int | None] = {}
+
+    def start(self, launch: Launch) -> None:
+        self._check(launch, "start")
+        self._runs[launch.run] = launch.uid
+        self._target.start(launch)
+
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:
+        if self._is_ours(run):
+            self._target.stop(run, now=now, grace_s=grace_s, why=why)
+
+    def signal(self, run: Run, number: int) -> None:
+        if abs(number) not in SIGNALS:
+            log.warning("refused to send signal %d", number)
+        elif self._is_ours(run):
+            self._target.signal(run, number)
+
+    def terminal(self, run: Run) -> str:
+        return self._target.terminal(run)
+
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        """The user must be that of the run, if it was started here."""
+        self._check(launch, "execute a command in")
+        if launch.run not in self._runs or self._runs[launch.run] not in (None, launch.uid):
+            raise PermissionError(errno.EPERM, "it is not a run of this user")
+        return self._target.exec_command(launch, command, is_tty=is_tty)
+
+    def adopt(self, run: Run) -> bool:
+        if not is_run(run):
+            raise PermissionError(errno.EPERM, "it is not a run")
+        self._runs.setdefault(run, None)
+        return self._target.adopt(run)
+
+    def forget(self, run: Run) -> None:
+        """The end of a run that was refused is forgotten, too: it has no files."""
+        if run in self._runs:
+            del self._runs[run]
+            self._target.forget(run)
+
+    def forget_others(self, keep: set[str]) -> None:
+        self._target.forget_others(keep)
+
+    def _check(self, launch: Launch, what: str) -> None:
+        """PermissionError: a check refuses the launch."""
+        for check in START_CHECKS:
+            if why := check(launch, self._rules):
+                log.warning("refused to %s %s as uid %s: %s", what, launch.run, launch.uid, why)
+                raise PermissionError(errno.EPERM, why)
+
+    def _is_ours(self, run: Run) -> bool:
+        """Whether a run was started or adopted here, and is not forgotten yet."""
+        if run not in self._runs:
+            log.info("%s is not known: no signal is sent", run)
+        return run in self._runs
