@@ -14,6 +14,7 @@ from gflow.ml.fit.cuda.architectures import Architecture
 from gflow.ml.fit.cuda.autocast import Autocast
 
 aten = torch.ops.aten
+FUSED_RMS_NORM = "aten::_fused_rms_norm"
 
 
 @contextlib.contextmanager
@@ -22,6 +23,9 @@ def install(card: Architecture) -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     for name, kernel in _kernels(card).items():
         library.impl(name, kernel, "AutogradCUDA")
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(FUSED_RMS_NORM, "CUDA"):
+        # Never called. Its presence makes autograd keep the operator whole, as in a CUDA build.
+        library.impl(FUSED_RMS_NORM, aten._fused_rms_norm.default, "CUDA")
     autocast = Autocast()
     for name, kernel in autocast.kernels():
         library.impl(name, kernel, "AutocastCUDA", allow_override=True)
