@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gflow.ml.fit.cuda.architectures import ARCHITECTURES, HOPPER  # noqa: E402
+from gflow.ml.fit.cuda.attention import choose  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
 from gflow.ml.fit.recipe import Recipe  # noqa: E402
 
@@ -40,3 +42,90 @@ def test_rms_norm_is_one_kernel_that_keeps_one_number_per_row(precision, size):
 def test_rms_norm_with_weights_of_another_type_is_composed():
     """ATen/native/layer_norm.cpp: the fused kernel needs input and weight of one type."""
     assert not any("rms_norm" in operator for operator, _, _ in requests(Normed(torch.bfloat16), X))
+
+
+@pytest.mark.parametrize(
+    ("heads", "is_grouped", "dtype", "kernel"),
+    [
+        (4, False, torch.bfloat16, "cudnn"),
+        (1, True, torch.bfloat16, "cudnn"),
+        (1, False, torch.bfloat16, "math"),
+        (4, False, torch.float32, "efficient"),
+        (1, True, torch.float32, "math"),
+        (1, False, torch.float32, "math"),
+    ],
+)
+def test_attention_kernel_by_heads_and_type(heads, is_grouped, dtype, kernel):
+    """No fused kernel broadcasts one key head over all query heads (Falcon)."""
+    query, key = torch.empty(2, 4, 8, 64, dtype=dtype), torch.empty(2, heads, 8, 64, dtype=dtype)
+    assert choose(query, key, key, None, is_grouped=is_grouped, card=HOPPER) == kernel
+
+
+QUERY = torch.empty(2, 4, 40, 64, dtype=torch.bfloat16)
+
+
+def bias(*shape, learned=False, dtype=torch.bfloat16):
+    return torch.zeros(shape, dtype=dtype, requires_grad=learned)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kernel"),
+    [
+        (bias(1, 4, 40, 40), "cudnn"),
+        (bias(40, 40), "cudnn"),
+        (bias(2, 1, 1, 40), "cudnn"),
+        (bias(4, 40, 40), "efficient"),
+        (bias(1, 4, 40, 40, learned=True), "efficient"),
+        (bias(1, 40, 40, 4, learned=True).permute(0, 3, 1, 2), "math"),
+        (bias(1, 40, 40, 4).permute(0, 3, 1, 2), "math"),
+    ],
+)
+def test_attention_kernel_by_mask(mask, kernel):
+    """Rules of check_attn_mask_shape and check_last_dim_stride_equals_1_dense (sdp_utils_cpp.h)."""
+    assert choose(QUERY, QUERY, QUERY, mask, is_grouped=False, card=HOPPER) == kernel
+
+
+@pytest.mark.parametrize(
+    ("widths", "card", "kernel"),
+    [
+        ((256, 256), "hopper", "cudnn"),
+        ((256, 256), "blackwell", "flash"),
+        ((192, 128), "blackwell", "cudnn"),
+        ((192, 128), "ampere", "efficient"),
+        ((320, 320), "hopper", "efficient"),
+        ((60, 60), "hopper", "flash"),
+    ],
+)
+def test_attention_kernel_by_width_of_a_head(widths, card, kernel):
+    query, value = (torch.empty(2, 4, 40, width, dtype=torch.bfloat16) for width in widths)
+    assert choose(query, query, value, None, is_grouped=False, card=ARCHITECTURES[card]) == kernel
+
+
+def test_attention_kernel_of_a_single_key_or_of_strided_heads():
+    key = QUERY[:, :, :1]
+    assert choose(QUERY, key, key, None, is_grouped=False, card=HOPPER) == "flash"
+    assert choose(key, QUERY, QUERY, None, is_grouped=False, card=HOPPER, dropout=0.1) == "flash"
+    strided = torch.empty(2, 4, 64, 40, dtype=torch.bfloat16).transpose(2, 3)
+    assert choose(QUERY, strided, QUERY, None, is_grouped=False, card=HOPPER) == "math"
+
+
+class Biased(torch.nn.Module):
+    """Attention with a learned bias of each head, as in BEiT and Swin."""
+
+    def __init__(self, length) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(1, 4, length, length))
+
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=self.bias).sum()
+
+
+def test_learned_bias_is_padded_and_has_a_gradient_for_each_sequence():
+    """Rows are padded to eight numbers; the gradient's rows to sixteen, before it is summed."""
+    made = requests(Biased(41), {"x": torch.empty(2, 4, 41, 64)})
+    assert ("aten.constant_pad_nd.default", "forward", 4 * 41 * 48 * 4) in made
+    name = "aten._scaled_dot_product_efficient_attention_backward.default"
+    assert (name, "backward", 2 * 4 * 41 * 48 * 4) in made
+    # 44 numbers are 16 bytes each, but not eight numbers.
+    made = requests(Biased(44), {"x": torch.empty(2, 4, 44, 64)})
+    assert ("aten.constant_pad_nd.default", "forward", 4 * 44 * 48 * 4) in made

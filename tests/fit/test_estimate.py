@@ -435,26 +435,6 @@ def test_a_task_that_the_model_is_not_made_for():
     assert "causal" in refusal.value.hint
 
 
-@pytest.mark.parametrize(
-    ("heads", "is_grouped", "dtype", "kernel"),
-    [
-        (4, False, torch.bfloat16, "cudnn"),
-        (1, True, torch.bfloat16, "cudnn"),
-        (1, False, torch.bfloat16, "math"),
-        (4, False, torch.float32, "efficient"),
-        (1, True, torch.float32, "math"),
-        (1, False, torch.float32, "math"),
-    ],
-)
-def test_the_kernel_of_attention(heads, is_grouped, dtype, kernel):
-    """One head of keys that is spread by broadcasting (Falcon) is nothing for a fused kernel."""
-    from gflow.ml.fit.cuda.architectures import HOPPER
-    from gflow.ml.fit.cuda.attention import choose
-
-    query, key = torch.empty(2, 4, 8, 64, dtype=dtype), torch.empty(2, heads, 8, 64, dtype=dtype)
-    assert choose(query, key, key, None, is_grouped=is_grouped, card=HOPPER) == kernel
-
-
 TINY = {
     "vocab_size": 100,
     "hidden_size": 32,
