@@ -129,3 +129,39 @@ def test_convolution_in_one_dimension_has_the_workspace_of_two():
         for n in (1, 2)
     )
     assert len(one) == 3 and one == two
+
+
+class Pictures(nn.Module):
+    """A convolution whose weights have channels last, and whose input may have them first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(16, 16, 3, padding=1, bias=False) for _ in range(2))
+        self.second.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        out = self.second(self.first(x))
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        return functional.log_softmax(out, 1).mean()
+
+
+def test_convolution_with_channels_last_copies_what_has_them_first():
+    """The output of the first layer, before the second's result; its gradient comes as cuDNN needs it."""
+
+    def make():
+        return Pictures(), {"x": torch.empty(4, 16, 256, 256)}
+
+    weight = 16 * 16 * 9 * 4 / MIB
+    found = moves(make, ["convolution.default"], "forward", least=512)
+    assert found == pytest.approx([16, 32 + weight, -32 - weight, 16, 16, -16])
+    found = moves(make, ["convolution_backward"], "backward", least=512)
+    # A copy of the input and one of the gradient of log_softmax, which has channels first.
+    assert found[:6] == pytest.approx([16, 16, 16, weight, -16, -16])
+
+
+def test_softmax_copies_input_that_is_not_contiguous():
+    def make():
+        return Pictures(), {"x": torch.empty(4, 16, 256, 256)}
+
+    assert moves(make, ["_log_softmax.default"], "forward", least=512) == [16, 16, -16]
+    assert moves(make, ["_log_softmax_backward"], "backward", least=512) == [16]

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gflow.errors import Refused
-from gflow.ml.fit.cuda import foreach, recurrent
+from gflow.ml.fit.cuda import convolution, foreach, recurrent
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 from gflow.ml.fit.cuda.op_cache import OpCache
@@ -196,6 +196,8 @@ def _patches(card: Architecture) -> list[tuple[Any, str, Any]]:
         (torch.random, "fork_rng", _no_rng),
         (torch, "get_rng_state", lambda: None),
         (torch, "set_rng_state", lambda _: None),
+        # Asked by PyTorch's fake convolution, which knows cuDNN's rule in a CUDA build with a GPU alone.
+        (torch._C, "_conv_determine_backend_memory_format", convolution.memory_format),
     ]
 
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import prod
 from typing import Any
 
 import torch
 
-from gflow.ml.fit.cuda import recurrent, reduction
+from gflow.ml.fit.cuda import convolution, recurrent, reduction
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 
 aten = torch.ops.aten
 MIB = 1 << 20
+
+
+Rule = Callable[[Any, Any, Architecture], list[list[int]]]
 
 
 class Workspaces:
@@ -110,6 +112,15 @@ def _vector_norm(args: Any, out: Any, card: Architecture) -> list[list[int]]:
     return _reduce((args[0], list(dims)), out, card)
 
 
+def _contiguous_inputs(count: int) -> Rule:
+    """Kernels that copy their first `count` arguments to contiguous memory (ATen/native/cuda/SoftMax.cu)."""
+
+    def rule(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+        return [[_bytes(one) for one in args[:count] if not one.is_contiguous()]]
+
+    return rule
+
+
 def _embedding_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
     """ATen/native/cuda/Embedding.cu: indices are sorted, and rows of each index summed in parts of ten."""
     indices, words = args[1], args[2]
@@ -159,47 +170,10 @@ def _recurrent_backward(args: Any, out: Any, sequence: Sequence, card: Architect
                 pass
 
 
-def _convolution(args: Any, out: Any, card: Architecture) -> list[list[int]]:
-    x, weight, stride, groups = args[0], args[1], args[3], args[8]
-    return [_layout(x, weight, out, stride, groups, 1)]
-
-
-def _convolution_backward(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
-    """The gradient of the input, then of the weight (split into parts of about 8 MiB), then of the bias."""
-    grad, x, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
-    parts = min(15, -(-8 * MIB // _bytes(weight)))
-    for index, split in ((0, 1), (1, parts)):
-        if wanted[index]:
-            sequence.result(out[index])
-            with sequence.scratch(*_layout(x, weight, grad, stride, groups, split)):
-                pass
-    if wanted[2]:
-        sequence.result(out[2])
-        [scratch] = _reduce((grad, [dim for dim in range(grad.dim()) if dim != 1]), out, card)
-        with sequence.scratch(*scratch):
-            pass
-
-
-def _layout(x: Any, weight: Any, y: Any, stride: Any, groups: int, parts: int) -> list[int]:
-    """cuDNN's fast kernels need channels-last layout: other inputs, outputs and weights are copied.
-
-    Pointwise convolutions are matrix products, and are copied only if rows are not multiples of 16 bytes.
-    Convolutions in one dimension are computed in two (ATen/native/Convolution.cpp, `view1d_as_2d`).
-    """
-    if groups != 1 or x.dim() not in (3, 4) or not (x.is_contiguous() and weight.is_contiguous()):
-        return []
-    copies = _bytes(x) + _bytes(y)
-    if max(weight.shape[2:]) > 1:
-        return [copies + parts * _bytes(weight)]
-    is_whole = (prod(x.shape[2:]) * x.element_size()) % 16 == 0
-    return [] if is_whole and max(stride) == 1 else [copies]
-
-
 def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-Rule = Callable[[Any, Any, Architecture], list[list[int]]]
 # Rules for choices of a library that may differ in other versions or shapes.
 CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
 CONVOLUTIONS = "cuDNN chooses the algorithms of convolutions, and with them their workspace"
@@ -216,12 +190,16 @@ RULES: dict[Any, Rule] = {
     aten.mean.dim: _reduce,
     aten.mean.default: _reduce,
     aten.linalg_vector_norm.default: _vector_norm,
-    aten.convolution.default: _convolution,
+    aten._softmax.default: _contiguous_inputs(1),
+    aten._log_softmax.default: _contiguous_inputs(1),
+    aten._softmax_backward_data.default: _contiguous_inputs(2),
+    aten._log_softmax_backward_data.default: _contiguous_inputs(2),
     aten.embedding_dense_backward.default: _embedding_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
 ORDERED: dict[Any, Callable[[Any, Any, Sequence, Architecture], None]] = {
-    aten.convolution_backward.default: _convolution_backward,
+    aten.convolution.default: convolution.forward,
+    aten.convolution_backward.default: convolution.backward,
     aten._cudnn_rnn.default: _recurrent,
     aten._cudnn_rnn_backward.default: _recurrent_backward,
 }
