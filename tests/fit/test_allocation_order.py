@@ -59,6 +59,19 @@ def test_recurrent_backward_computes_input_and_then_weights():
     assert found == [*first, 8, weights, 212.5, -212.5, -8]
 
 
+def test_recurrent_layer_with_projection_keeps_what_it_projects():
+    """Five numbers and the projected one per cell, and an output between the layers."""
+
+    def make():
+        model = Tagger(nn.LSTM)
+        model.layers = nn.LSTM(512, 1024, 2, batch_first=True, proj_size=256)
+        return model, {"x": torch.empty(32, 128, 512)}
+
+    found = moves(make, ["_cudnn_rnn.default"], "forward")
+    assert found[1] == 32 * 128 * 256 * 4 / MIB
+    assert found[3] == 32 * 128 * (6 * 1024 * 2 + 256) * 4 / MIB
+
+
 def test_recurrent_backward_without_gradient_of_the_output():
     """A classifier that uses the last state alone: the missing gradient is filled with zeros, and copied."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,6 +32,15 @@ class Normed(torch.nn.Module):
 
 
 X = {"x": torch.empty(4, 64, 512)}
+
+
+def test_no_other_operator_is_composed_on_a_cpu_build_alone():
+    """A composite with a CUDA kernel of its own: autograd takes the composite where the kernel is missing."""
+    listed = Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_functions.yaml"
+    entries = listed.read_text().split("- func: ")[1:]
+    composite = [one for one in entries if re.search(r"^    .*CompositeImplicitAutograd: ", one, re.M)]
+    names = {one.partition("(")[0] for one in composite if re.search(r"^    .*\bCUDA\b.*: ", one, re.M)}
+    assert names == {"_fused_rms_norm", "mish_backward"}
 
 
 @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16-pure", 2)])

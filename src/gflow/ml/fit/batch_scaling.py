@@ -30,9 +30,9 @@ class BatchScaling:
         few, many = (self._traces[batch] for batch in POINTS)
         self._lines = _lines(few, many)
         self.is_linear = self._lines is not None
-        about_reserved = few.reserved_doubts | many.reserved_doubts
-        self.doubts = [*sorted(few.doubts | many.doubts), *sorted(about_reserved)]
-        self.confidence = confidence_of(self.doubts, about_reserved)
+        grave = few.guesses | many.guesses | few.reserved_doubts | many.reserved_doubts
+        self.doubts = [*sorted(few.doubts | many.doubts), *sorted(grave)]
+        self.confidence = confidence_of(self.doubts, grave)
 
     def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
         """Return the peak reserved bytes on each GPU; None if the run needs more than `cap`."""

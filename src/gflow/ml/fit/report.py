@@ -33,9 +33,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: int
     # Reserved memory plus driver, CUDA context and loaded kernels.
     process_bytes: int
-    # high: every operator is known exactly; medium: a library's choice is modelled; rough: a formula.
+    # high: every operator is known exactly; medium: a library's choice is modelled; low: a rule was never
+    # measured; rough: a formula.
     confidence: str
-    # Of each figure. reserved also has `low`.
+    # Of each figure.
     confidence_allocated: str
     confidence_reserved: str
     # Reasons for less than high confidence.
@@ -73,15 +74,15 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         breakdown[kind_of(request)] += size
     phase, step = _where(trace, at)
     live.sort(key=lambda held: -held[1])
-    confidence = confidence_of(trace.doubts)
+    confidence = confidence_of(trace.doubts, trace.guesses)
     return Estimate(
         peak_allocated_bytes=whole.peak_allocated,
         peak_reserved_bytes=whole.peak_reserved,
         process_bytes=whole.peak_reserved + card.context,
         confidence=confidence,
         confidence_allocated=confidence,
-        confidence_reserved=confidence_of(trace.doubts, trace.reserved_doubts),
-        doubts=sorted(trace.doubts) + sorted(trace.reserved_doubts),
+        confidence_reserved=confidence_of(trace.doubts, trace.guesses | trace.reserved_doubts),
+        doubts=sorted(trace.guesses) + sorted(trace.doubts) + sorted(trace.reserved_doubts),
         breakdown=breakdown,
         peak_phase=phase,
         peak_step=step,
@@ -96,9 +97,9 @@ def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
     )
 
 
-def confidence_of(doubts: Collection[str], about_reserved: Collection[str] = ()) -> str:
-    """Return the confidence in a figure. `about_reserved`: what is doubted of reserved memory alone."""
-    if about_reserved:
+def confidence_of(doubts: Collection[str], grave: Collection[str]) -> str:
+    """Return the confidence in a figure. `grave`: the doubts that make it low."""
+    if grave:
         return "low"
     return "medium" if doubts else "high"
 

@@ -11,7 +11,8 @@ aten = torch.ops.aten
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 # Values that cuDNN keeps per output, layer and direction: gates and states (LSTM: four gates and the cell;
-# GRU: three gates and the input of each). Between layers it keeps the output as well.
+# GRU: three gates and the input of each). Between layers it keeps the output as well, and with a projection
+# what is projected: the gradient of its weights needs it.
 KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
 # Gates per output. The workspace holds twice the gates of one layer, an output, and a state per layer.
 GATES = {0: 1, 1: 1, 2: 4, 3: 6}
@@ -34,6 +35,10 @@ def layer(kind: str) -> Any:
         batch_first: bool,
     ) -> Any:
         state, cell = (hx[0], hx[1]) if kind == "lstm" else (hx, None)
+        # With a projection (`proj_size`) the state is narrower than the cell.
+        hidden = (state if cell is None else cell).shape[-1]
+        projected = state.shape[-1] if state.shape[-1] != hidden else 0
+        weights = (4 if has_biases else 2) + (1 if projected else 0)
         if torch.is_autocast_enabled("cuda"):
             # cuDNN's layers compute in fp16 under autocast, also if the other operators do in bf16.
             params = Flatten.apply(torch.float16, *params)
@@ -42,7 +47,7 @@ def layer(kind: str) -> Any:
         # CUDA builds have an autocast kernel, which would convert what has been converted here.
         with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
             out, hy, cy, _, _ = aten._cudnn_rnn.default(
-                x, params, 4 if has_biases else 2, None, state, cell, MODES[kind], state.shape[-1], 0,
+                x, params, weights, None, state, cell, MODES[kind], hidden, projected,
                 num_layers, batch_first, dropout, train, bidirectional, [], None,
             )  # fmt: skip
         return (out, hy, cy) if kind == "lstm" else (out, hy)
@@ -77,18 +82,19 @@ def _views(flat: Any, weights: Any) -> list[Any]:
 
 
 def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    x, _, _, _, state, cell, kind, hidden, _, layers, first, dropout, train, both, *_ = args
+    x, _, _, _, state, cell, kind, hidden, projected, layers, first, dropout, train, both, *_ = args
     batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
     ways = 2 if both else 1
-    size = batch * length * hidden * ways
-    out = x.new_empty((length, batch, hidden * ways))
+    size = batch * length * ways * (projected or hidden)
+    out = x.new_empty((length, batch, ways * (projected or hidden)))
     if first:
         out = out.transpose(0, 1)
     last = state.new_empty(state.shape)
     last_cell = cell.new_empty(cell.shape) if cell is not None else x.new_empty((0,))
     kept = 0
     if train:
-        kept = size * (KEPT[kind] * layers + layers - 1) * x.element_size()
+        gates = batch * length * ways * hidden * (KEPT[kind] + bool(projected)) * layers
+        kept = (gates + size * (layers - 1)) * x.element_size()
         if dropout:
             kept += size * (layers - 1) // 8
     return out, last, last_cell, x.new_empty((kept,), dtype=torch.uint8), x.new_empty((0,))

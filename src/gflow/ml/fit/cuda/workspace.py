@@ -53,8 +53,11 @@ class Workspaces:
             return
         self.trace.doubts.add(DOUBTFUL[func])
         self.trace.reserved_doubts.add(CUDNN)
-        if func is aten._cudnn_rnn.default and args[11] and args[12]:
-            self._keep("dropout", recurrent.DROPOUT_STATE, func)
+        if func is aten._cudnn_rnn.default:
+            if args[11] and args[12]:
+                self._keep("dropout", recurrent.DROPOUT_STATE, func)
+            if args[8]:
+                self.trace.guesses.add(PROJECTED)
         rule(args, out, Sequence(self.trace, func, track), self.card)
 
     def _keep(self, what: str, size: int, func: Any) -> None:
@@ -178,6 +181,7 @@ def _bytes(tensor: Any) -> int:
 CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
 CONVOLUTIONS = "cuDNN chooses the algorithms of convolutions, and with them their workspace"
 RECURRENT = "what cuDNN keeps for recurrent layers was measured for a few shapes only"
+PROJECTED = "recurrent layers with a projection (proj_size) were not measured one by one"
 DOUBTFUL = {
     aten.convolution.default: CONVOLUTIONS,
     aten.convolution_backward.default: CONVOLUTIONS,
