@@ -141,3 +141,27 @@ def test_learned_bias_is_padded_and_has_a_gradient_for_each_sequence():
     # 44 numbers are 16 bytes each, but not eight numbers.
     made = requests(Biased(44), {"x": torch.empty(2, 4, 44, 64)})
     assert ("aten.constant_pad_nd.default", "forward", 4 * 44 * 48 * 4) in made
+
+
+class Transposed(torch.nn.Module):
+    """Words through a layer whose input is not contiguous, as after recurrent layers with the batch first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(100, 256), torch.nn.Linear(256, 512)
+
+    def forward(self, x):
+        return self.head(self.words(x).transpose(0, 1)).sum()
+
+
+def test_bias_of_a_layer_with_strided_input_is_added_in_place():
+    made = requests(Transposed(), {"x": torch.zeros(64, 128, dtype=torch.long)})
+    results = [operator for operator, phase, size in made if (phase, size) == ("forward", 64 * 128 * 512 * 4)]
+    assert results == ["aten.mm.default"]
+
+
+def test_embedding_copies_a_strided_gradient():
+    """ATen/native/cuda/Embedding.cu: the copy comes before the gradient of the words."""
+    made = requests(Transposed(), {"x": torch.zeros(64, 128, dtype=torch.long)})
+    sizes = [size for operator, _, size in made if "embedding_dense_backward" in operator]
+    assert sizes[:2] == [64 * 128 * 256 * 4, 100 * 256 * 4]

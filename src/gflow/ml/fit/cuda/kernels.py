@@ -51,6 +51,16 @@ def dropout(x: Any, p: float, train: bool) -> Any:
     return aten.native_dropout.default(x, p, train)[0]
 
 
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """ATen/native/Linear.cpp adds the bias in place to the product of an input that is not contiguous.
+
+    For fake tensors it allocates the sum, as for any subclass of Tensor.
+    """
+    if bias is None or x.dim() < 3 or x.is_contiguous():
+        return aten.linear.default.decompose(x, weight, bias)
+    return aten.matmul.default(x, weight.t()).add_(bias)
+
+
 def _softmax_of(operator: Any) -> Any:
     """CUDA converts fp16 to fp32 inside the kernel; the composite makes an fp32 copy first."""
 
@@ -70,6 +80,7 @@ def _like(_: Any, x: Any) -> Any:
 def _kernels(card: Architecture) -> dict[str, Callable[..., Any]]:
     return {
         "dropout": dropout,
+        "linear": linear,
         "silu_backward": _like,
         "mish_backward": _like,
         "softmax.int": _softmax_of(aten._softmax.default),

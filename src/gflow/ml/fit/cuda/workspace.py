@@ -51,8 +51,9 @@ class Workspaces:
         rule = ORDERED.get(func)
         if rule is None:
             return
-        self.trace.doubts.add(DOUBTFUL[func])
-        self.trace.reserved_doubts.add(CUDNN)
+        if func in DOUBTFUL:
+            self.trace.doubts.add(DOUBTFUL[func])
+            self.trace.reserved_doubts.add(CUDNN)
         if func is aten._cudnn_rnn.default:
             if args[11] and args[12]:
                 self._keep("dropout", recurrent.DROPOUT_STATE, func)
@@ -80,10 +81,10 @@ class Sequence:
 
     @contextmanager
     def scratch(self, *sizes: int) -> Iterator[None]:
-        """Hold blocks of these sizes in a context; 0: none."""
+        """Hold blocks of these sizes in a context; 0: none. The last one is released first, as in C++."""
         numbers = [self._trace.request(size, str(self._func), "workspace") for size in sizes if size]
         yield
-        for number in numbers:
+        for number in reversed(numbers):
             self._trace.release(number)
 
 
@@ -124,16 +125,18 @@ def _contiguous_inputs(count: int) -> Rule:
     return rule
 
 
-def _embedding_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+def _embedding_backward(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
     """ATen/native/cuda/Embedding.cu: indices are sorted, and rows of each index summed in parts of ten."""
-    indices, words = args[1], args[2]
-    count = indices.numel()
-    if count <= 3072:
-        return []
-    segments = min(count, words)
-    width = -(-args[0].shape[-1] // 32) * 32
-    parts = count // 10 + segments
-    return [[8 * count, 8 * count, parts * width * max(4, args[0].element_size())]]
+    grad, indices, words = args[:3]
+    with sequence.scratch(0 if grad.is_contiguous() else _bytes(grad)):
+        sequence.result(out)
+        count = indices.numel()
+        if count <= 3072:
+            return
+        width = -(-grad.shape[-1] // 32) * 32
+        parts = count // 10 + min(count, words)
+        with sequence.scratch(8 * count, 8 * count, parts * width * max(4, grad.element_size())):
+            pass
 
 
 def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
@@ -198,10 +201,10 @@ RULES: dict[Any, Rule] = {
     aten._log_softmax.default: _contiguous_inputs(1),
     aten._softmax_backward_data.default: _contiguous_inputs(2),
     aten._log_softmax_backward_data.default: _contiguous_inputs(2),
-    aten.embedding_dense_backward.default: _embedding_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
 }
 ORDERED: dict[Any, Callable[[Any, Any, Sequence, Architecture], None]] = {
+    aten.embedding_dense_backward.default: _embedding_backward,
     aten.convolution.default: convolution.forward,
     aten.convolution_backward.default: convolution.backward,
     aten._cudnn_rnn.default: _recurrent,
