@@ -5,6 +5,7 @@ And what the daemon itself runs out of is no job's failure.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import sys
@@ -187,9 +188,11 @@ def test_start_without_a_process_is_tried_again(box: Box, crowd: Path) -> None:
     box.preexec = lambda: crowd.joinpath("cgroup.procs").write_text(str(os.getpid())) and None
     try:
         box.up("--cpus", "2")
-        jobs = submitted(box, 30, "exec sleep 0.3")
-        wait_until(lambda: any(was_deferred(box.job(job)) for job in jobs))
-        crowd.joinpath("pids.max").write_text("max")
+        with (box.work / "gate").open("w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)  # each job keeps its process until the gate is closed
+            jobs = submitted(box, 30, "exec flock --no-fork --shared gate true")
+            wait_until(lambda: any(was_deferred(box.job(job)) for job in jobs))
+            crowd.joinpath("pids.max").write_text("max")
         for job in jobs:
             final = box.finished(job, 60)
             assert (final["state"], final["retries"]) == ("Finished", 0), final

@@ -22,6 +22,9 @@ NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 NEEDED_FOR_ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 HOST = socket.gethostname().partition(".")[0]
+# The end of a shell command that only a trap ends. Slurm signals every process of a job: where `sleep` gets
+# the signal before the shell, a `wait` without the loop returns, and the shell exits without its trap.
+UNTIL_TRAPPED = "while :; do sleep 1 & wait; done"
 
 
 def lacks(*, accounting: bool = False) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.test_docs import ROOT, play
 from tests.harness import Box, wait_until
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import UNTIL_TRAPPED, Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -170,9 +170,9 @@ def test_cancel_of_waiting_and_running_job(slurm, cluster):
 
 def test_the_stop_contract(slurm):
     """TERM and the stop file first; who saves in time leaves with their own code."""
-    line = f"trap 'echo saved > {slurm.work}/saved; exit 3' TERM; sleep 300 & wait"
+    line = f"trap 'echo saved > {slurm.work}/saved; exit 3' TERM; touch {slurm.work}/ready; {UNTIL_TRAPPED}"
     number = slurm.submit("--on", "slurm", line)
-    runs(slurm, number)
+    wait_until((slurm.work / "ready").exists, 30, "its trap")
     slurm.ok("gcancel", str(number))
     assert slurm.finished(number, 30)["state"] == "Cancelled"
     assert (slurm.work / "saved").read_text() == "saved\n"
@@ -228,7 +228,7 @@ def test_preemption_with_resume(slurm):
     """A job of a low partition makes room, and goes on where it was in its next attempt."""
     state = f"{slurm.work}/state"
     script = f"trap 'echo saved >> {state}; exit 75' TERM; echo attempt $GFLOW_ATTEMPT >> {state}"
-    script += "; sleep 300 & wait"
+    script += f"; {UNTIL_TRAPPED}"
     low = slurm.submit("--on", "slurm", "--partition", "low", "--requeue", "--exclusive", script)
     written = slurm.work / "state"
     wait_until(written.exists, 60, "the first attempt's word")  # before that, its trap may not be set

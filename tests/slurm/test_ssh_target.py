@@ -15,7 +15,7 @@ import pytest
 
 from tests.cutting_proxy import CuttingProxy
 from tests.harness import BIN, Box, wait_until
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import UNTIL_TRAPPED, Cluster
 from tests.slurm.conftest import at_a_distance
 from tests.sshd import LoginNode
 
@@ -93,7 +93,7 @@ def test_log_is_followed_and_resumed_after_a_cut(elsewhere: Box, login: LoginNod
 
 
 def test_cancel_array_requeue_and_usage(elsewhere: Box, login: LoginNode):
-    long = submit(elsewhere, "--gpus", "1", "trap 'echo stopped; exit 0' TERM; sleep 100 & wait")
+    long = submit(elsewhere, "--gpus", "1", f"trap 'echo stopped; exit 0' TERM; {UNTIL_TRAPPED}")
     array = submit(elsewhere, "--array", "1-3", f"{RAN.replace('ran', 'array')}; exit $GFLOW_ARRAY_TASK_ID")
     again = submit(elsewhere, "--requeue", "test $GFLOW_ATTEMPT = 2 || exit 75")
     waiting = submit(elsewhere, "--nodes", "4", "--exclusive", "true")
