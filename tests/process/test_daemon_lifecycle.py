@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -185,6 +186,14 @@ def test_a_daemon_that_was_killed_is_said_and_its_jobs_go_on(daemon: Box) -> Non
     wait_until((daemon.work / "gone").exists)
     daemon.up()
     assert daemon.finished(job)["exit_code"] == 7
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has GPUs")
+def test_start_without_gpus_names_the_next_commands(box: Box) -> None:
+    hint = "gflowd restart --simulate-gpus 4x80G"
+    assert hint in box.ok("gflowd", "up")
+    assert hint not in box.ok(*hint.split())
+    box.ok("gflowd", "down")
 
 
 def test_clients_live_through_a_restart(box: Box) -> None:

@@ -145,6 +145,14 @@ def test_command_that_cannot_run_is_refused(daemon: Box, line: str, sentence: st
     assert daemon.jobs() == {}
 
 
+def test_python_without_such_a_program_names_python3(daemon: Box) -> None:
+    (daemon.work / "python3").symlink_to("/bin/true")
+    done = daemon.run("gbatch", "python", "train.py", env={"PATH": str(daemon.work)})
+    assert done.stderr.endswith(
+        "python is neither a file nor a program on your PATH\ndid you mean python3?\n"
+    )
+
+
 def test_slurms_words_on_the_command_line(daemon: Box) -> None:
     first = daemon.submit("--hold", "--nice", "5", "--gres", "gpu:1", "-J", "x", "--exclusive", "true")
     second = daemon.submit(

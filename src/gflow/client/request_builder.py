@@ -78,7 +78,9 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
         raise UsageError(f"there is no file {shown}")
     if word in SHELL_WORDS or SHELL.intersection(word):
         raise UsageError(f"{shown} is a shell builtin or shell syntax", hint=_quoting_hint(command))
-    raise UsageError(f"{shown} is neither a file nor a program on your PATH")
+    # Debian and Ubuntu have no `python`.
+    hint = "did you mean python3?" if word == "python" and hot_path.is_on_path("python3") else ""
+    raise UsageError(f"{shown} is neither a file nor a program on your PATH", hint=hint)
 
 
 def _quoting_hint(command: list[str]) -> str:

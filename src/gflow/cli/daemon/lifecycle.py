@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gflow.daemon.settings import Settings
 
 START_S = 30.0
+NO_GPUS = "no GPUs (why: gflow doctor; to try gflow: gflowd restart --simulate-gpus 4x80G)"
 
 
 def run(values: dict[str, Any]) -> int:
@@ -83,7 +84,7 @@ def _machine() -> str:
     models = Counter(gpu["model"].removeprefix("NVIDIA ") for gpu in http.get("/info")["gpus"])
     count = models.total()
     kinds = ", ".join(model if len(models) == 1 else f"{many} {model}" for model, many in models.items())
-    gpus = f"{count} GPU{'s' if count > 1 else ''} ({kinds})" if count else "no GPUs"
+    gpus = f"{count} GPU{'s' if count > 1 else ''} ({kinds})" if count else NO_GPUS
     return f"{gpus}, {status['cpu_total']} CPU slots, {status['memory_total_mib'] / 1024:.0f} GiB memory"
 
 
