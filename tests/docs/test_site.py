@@ -42,6 +42,10 @@ QUESTIONS = {
     "upgrade without killing jobs": "howto/survive-reboots-and-upgrades",
     "cuda out of memory": "howto/will-it-fit",
     "email when job ends": "howto/get-notified",
+    "how do I run the same script with 20 learning rates?": "questions",
+    "Is my job really using the GPU": "questions",
+    "use 2 of the 4 GPUs only at night": "questions",
+    "get my results back from the cluster": "questions",
 }
 
 
