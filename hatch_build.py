@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FOLDER = Path("src/gflow/targets/local")
 CLIENT = Path("src/gflow/client/native/client.c")
@@ -23,6 +24,15 @@ SCRIPTS = Path("scripts/bin")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-s")
 # Hardened: in system mode it runs as root.
 FLAGS += ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Sets the description of the package: an index does not have the files to which the README links."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = (Path(self.root) / "README.md").read_text()
+        plain = re.sub(r"!?\[([^]]*)\]\((?!\w+:)[^)]*\)", r"\1", text)
+        metadata["readme"] = {"content-type": "text/markdown", "text": plain}
 
 
 class NativeShimHook(BuildHookInterface):

@@ -113,6 +113,16 @@ def test_packages_have_the_licences_of_what_they_contain(packages: Path) -> None
         assert licences == {"LICENSE", "preact.txt", "uPlot.txt"}
 
 
+def test_description_links_to_no_file_of_the_repository(packages: Path) -> None:
+    for wheel in packages.glob("*.whl"):
+        archive = zipfile.ZipFile(wheel)
+        (name,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+        text = archive.read(name).decode()
+        assert "\n# gflow\n" in text and "- **Use:** all pages, " in text
+        links = re.findall(r"\]\(([^)]*)\)", text)
+        assert len(links) > 4 and [link for link in links if not link.startswith("http")] == []
+
+
 def test_source_distribution_builds_the_package_and_its_tests(packages: Path) -> None:
     (path,) = packages.glob("*.tar.gz")
     with tarfile.open(path) as archive:
