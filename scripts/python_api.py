@@ -11,7 +11,12 @@ PACKAGES = (
     ("gflow.aio", "library/aio.py", "Coroutines."),
     ("gflow.train", "train", "[training.md](../training.md) explains it. Needs PyTorch."),
     ("gflow.train.callbacks", "ml/train/callbacks.py", "For trainers of other libraries."),
-    ("gflow.fit", "fit", "[fit.md](../fit.md) explains it. `estimate` needs PyTorch."),
+    (
+        "gflow.fit",
+        "fit",
+        "[fit.md](../fit.md) explains it. `estimate` needs PyTorch. "
+        "`**options` are the options of the commands: `help(gflow.fit.estimate)` lists names, types and defaults.",
+    ),
 )
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

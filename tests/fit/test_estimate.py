@@ -33,7 +33,7 @@ SMALL = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 128, "interme
     [
         ({"batch": 8, "sequence": 512}, 8385154048, 9076473856),
         (
-            {"batch": 16, "sequence": 1024, "precision": "bf16", "optimizer_options": {"fused": True}},
+            {"batch": 16, "sequence": 1024, "precision": "bf16", "optimizer": "adamw-fused"},
             24797216768,
             25650266112,
         ),

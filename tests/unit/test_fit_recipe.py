@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import subprocess
 import sys
+import typing
 
 import msgspec
 import pytest
 
+from gflow import fit
 from gflow.errors import UsageError
-from gflow.fit import estimate, estimate_serving
+from gflow.fit import estimate_serving
 from gflow.ml.fit import formula, serving, torch_versions
 from gflow.ml.fit.estimate import NeedsTorch, record
-from gflow.ml.fit.models.hf_config import read
-from gflow.ml.fit.recipe import Recipe, optimizer, recipe_of
+from gflow.ml.fit.models import hf_config
+from gflow.ml.fit.recipe import ATTENTION, PRECISIONS, Recipe, optimizer, recipe_of
 from gflow.ml.fit.requests import Model
+from gflow.options.commands import fit_options, gpus_options, plan_options
 from gflow.options.commands.fit_options import OPTIONS, RECIPE, SERVING
 from gflow.options.parse import parse
+from gflow.options.values import read
 from gflow.text.fit import page
 
 
@@ -56,13 +62,13 @@ def test_impossible_recipes_are_refused(settings):
 
 def test_configurations_that_are_none(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
-        read(str(tmp_path))
+        hf_config.read(str(tmp_path))
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(UsageError, match="no configuration"):
-        read(str(tmp_path))
+        hf_config.read(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UsageError, match="not JSON"):
-        read(str(tmp_path / "config.json"))
+        hf_config.read(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -133,16 +139,60 @@ SAME = {
     "expandable-segments": (None, [True]),
 }
 FIELDS = {"seq": "sequence", "target-seq": "target", "attn": "attention"}
-# Options of the output of the command.
-COMMAND_ONLY = {"plot", "infer", "json", "help", "version"}
+# Options of the output of the commands, and keywords of a model that exists already.
+COMMAND_ONLY = {"infer", "json", "help", "version"}
+LIVE = {"model", "example", "step"}
+SERVED = {"hf", "params", "gpu", "quantize"}
+KINDS = {"flag": (bool,), "count": (int,), "size": (str, int), "path": (str, os.PathLike)}
 
 
-def test_every_option_of_the_command_is_a_keyword_or_known_not_to_be():
-    assert set(SAME) == {option.name for option in RECIPE}
-    names = {*inspect.signature(estimate).parameters} - {"recipe", "card", "settings"}
-    assert names | {*SAME} | {option.name for option in SERVING} | COMMAND_ONLY == {
-        option.name for option in OPTIONS
-    }
+@pytest.mark.parametrize(
+    ("function", "options", "more", "less"),
+    [
+        (fit.estimate, fit_options.OPTIONS, LIVE | {"recipe"}, {option.name for option in SERVING}),
+        (fit.largest, (*fit_options.MODEL, *RECIPE, *fit_options.CARD), LIVE, {"largest"}),
+        (fit.plan, plan_options.OPTIONS, LIVE | {"gpu"}, set()),
+        (fit.pick, gpus_options.PICK, LIVE, set()),
+        (
+            fit.estimate_serving,
+            [option for option in OPTIONS if option in SERVING or option.name in SERVED],
+            set(),
+            set(),
+        ),
+    ],
+)
+def test_keywords_of_a_function_are_the_options_of_its_command(function, options, more, less):
+    """Names, kinds of values and defaults; a signature and the table of options cannot diverge."""
+    keywords = inspect.signature(function).parameters
+    known = {option.name.replace("-", "_"): option for option in options}
+    hidden = COMMAND_ONLY | {name.replace("-", "_") for name in less}
+    assert {*keywords} == {*known} - hidden | more
+    for name, keyword in keywords.items():
+        option = known.get(name)
+        if option is None:
+            continue
+        kinds = typing.get_args(keyword.annotation) or (keyword.annotation,)
+        if expected := KINDS.get(option.kind):
+            assert {typing.get_origin(kind) or kind for kind in kinds} == {*expected}, name
+        written = re.search(r"\(default ([\w-]+)\)", option.help)
+        if written:
+            assert str(keyword.default) == written[1], name
+        if keyword.default is not None and not option.is_flag:
+            read(option, keyword.default)
+
+
+def test_values_of_keywords_are_those_of_the_options():
+    keywords = {name: one.annotation for name, one in inspect.signature(fit.estimate).parameters.items()}
+    assert typing.get_args(keywords["precision"]) == PRECISIONS
+    assert typing.get_args(keywords["attn"]) == ATTENTION
+
+
+@pytest.mark.parametrize("function", [fit.estimate, fit.plan, fit.pick])
+def test_default_of_a_keyword_is_what_is_predicted_without_it(function):
+    """The defaults of the signature, given explicitly, change nothing."""
+    needed = {"params": "1B", **({"on": "A100-80GB"} if function is fit.plan else {})}
+    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
+    assert function(**{**defaults, **needed}) == function(**needed)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -201,19 +251,21 @@ def test_a_recipe_takes_the_names_of_optimizers_that_people_write():
 
 
 def test_a_rough_estimate_from_python():
-    found = estimate(params="7B", precision="bf16-pure", seq=2048, optimizer="adamw-8bit", gpu="h200")
+    found = fit.estimate(params="7B", precision="bf16-pure", seq=2048, optimizer="adamw-8bit", gpu="h200")
     recipe = Recipe(precision="bf16-pure", sequence=2048, optimizer="AdamW8bit")
     expected = formula.estimate(7 * 10**9, recipe)
     assert found.items() >= msgspec.to_builtins(expected).items() and found.fits is True
     assert {**found, "gpus": 0, "fits": 0} == {
-        **estimate(params=7_000_000_000, recipe=recipe), "gpus": 0, "fits": 0
+        **fit.estimate(params=7_000_000_000, recipe=recipe), "gpus": 0, "fits": 0
     }  # fmt: skip
     with pytest.raises(UsageError, match="recipe cannot be combined with batch"):
-        estimate(params="7B", recipe=recipe, batch=2)
+        fit.estimate(params="7B", recipe=recipe, batch=2)
+    with pytest.raises(UsageError, match="unknown option 'bits'"):
+        fit.largest(params="7B", bits=4)
     with pytest.raises(UsageError, match="cannot be combined with a model"):
-        estimate(params="7B", tv="resnet50")
+        fit.estimate(params="7B", tv="resnet50")
     with pytest.raises(UsageError, match="no GPU"):
-        estimate(params="7B", gpu="H2000")
+        fit.estimate(params="7B", gpu="H2000")
 
 
 def test_serving_from_python():
@@ -230,7 +282,7 @@ def test_a_model_on_the_hub_is_read_from_the_local_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     with pytest.raises(UsageError, match=r"no config\.json of it in the Hugging Face cache") as caught:
-        read("meta-llama/Llama-3.1-8B")
+        hf_config.read("meta-llama/Llama-3.1-8B")
     assert caught.value.hint.startswith("hf download meta-llama/Llama-3.1-8B config.json")
     model = tmp_path / "hub/models--meta-llama--Llama-3.1-8B"
     for revision, layers in (("aaa", 1), ("bbb", 2)):
@@ -238,6 +290,6 @@ def test_a_model_on_the_hub_is_read_from_the_local_cache(tmp_path, monkeypatch):
         (model / "snapshots" / revision / "config.json").write_text(f'{{"n_layer": {layers}}}')
     (model / "refs").mkdir()
     (model / "refs/main").write_text("aaa")
-    assert read("meta-llama/Llama-3.1-8B") == {"n_layer": 1}
+    assert hf_config.read("meta-llama/Llama-3.1-8B") == {"n_layer": 1}
     (model / "refs/main").unlink()
-    assert read("meta-llama/Llama-3.1-8B") in ({"n_layer": 1}, {"n_layer": 2})
+    assert hf_config.read("meta-llama/Llama-3.1-8B") in ({"n_layer": 1}, {"n_layer": 2})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -17,11 +17,21 @@ from gflow.ml.fit.catalogue import Gpu, catalogue, check_precision, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER, MEASURED_CONTEXT, Architecture
 from gflow.ml.fit.estimate import check_one_model, record
 from gflow.ml.fit.fits import largest_batch
+from gflow.ml.fit.keywords import (
+    EFFECTIVE_BATCH,
+    TAKE,
+    EstimateKeywords,
+    LargestKeywords,
+    PickKeywords,
+    PlanKeywords,
+    with_keywords,
+)
 from gflow.ml.fit.plan import TECHNIQUES, Plan, PlanRequest, Way, plan
 from gflow.ml.fit.recipe import RENAMED, Recipe, recipe_of
 from gflow.ml.fit.report import Estimate, evaluate, fits
 from gflow.ml.fit.sharding import Shaping, Sharing
 from gflow.options.commands import fit_options, gpus_options, plan_options
+from gflow.options.commands.fit_options import CARD, CHART, MODEL
 from gflow.options.job_options import Option
 from gflow.options.values import read
 
@@ -32,6 +42,9 @@ RECIPE = {option.name for option in fit_options.RECIPE}
 # Options whose value need not be text in Python: a configuration, a function; `recipe_of` reads the others.
 AS_GIVEN = {"hf", "py", *RECIPE}
 FIELDS = {field: option for option, field in RENAMED.items()}
+# Keywords of a model that exists, which a command line cannot have, and options that its example replaces.
+LIVE = ("model", "example", "step")
+EXAMPLE_TELLS = ("task", "seq", "target-seq", "image")
 
 
 def quiet(what: str) -> AbstractContextManager[None]:
@@ -100,13 +113,11 @@ class Model:
 # ---------------------------------------------------------------- gflow fit
 
 
-def predict(
-    values: Values, show: Show = quiet, chosen: Recipe | None = None, card: Architecture = HOPPER
-) -> Answer:
-    """What `gflow fit --json` prints. `card`: the architecture if no GPU is named."""
+def predict(values: Values, show: Show = quiet, chosen: Recipe | None = None) -> Answer:
+    """What `gflow fit --json` prints."""
     model = Model(values, show, chosen)
     gpu = find_gpu(values["gpu"], model.recipe.precision) if "gpu" in values else None
-    space, card = room_of(values, gpu), gpu.card if gpu else card
+    space, card = room_of(values, gpu), gpu.card if gpu else HOPPER
     if model.parameters is not None:
         model.refuse_formula("largest")
         trace, found = None, formula.estimate(model.parameters, model.recipe)
@@ -198,12 +209,12 @@ def make_plan(values: Values, local: Callable[[], tuple[Gpu, int]], show: Show =
     request = PlanRequest(
         gpu,
         count,
-        values.get("effective-batch", 32),
+        values.get("effective-batch", EFFECTIVE_BATCH),
         chosen.sequence,
         chosen.precision,
         _has_states(chosen),
         without,
-        values.get("take", 1),
+        values.get("take", TAKE),
     )
     runs = _runs(model, request)
     with show("comparing training setups"):
@@ -307,47 +318,59 @@ def _training(model: Model) -> gpu_choice.Workload:
 # ---------------------------------------------------------------- Python
 
 
-def estimate(
-    *,
-    hf: str | os.PathLike[str] | dict[str, Any] | None = None,
-    tv: str | None = None,
-    py: Any = None,
-    params: str | int | None = None,
-    task: str = "",
-    gpu: str = "",
-    cap: str | int | None = None,
-    largest: bool = False,
-    chart: bool = False,
-    recipe: Recipe | None = None,
-    card: Architecture = HOPPER,
-    **settings: Any,
-) -> Answer:
+def arguments(options: Iterable[Option], keywords: Mapping[str, object]) -> dict[str, Any]:
+    """Values by the names of options, from the keyword arguments of a function."""
+    given = {name: value for name, value in keywords.items() if name not in LIVE}
+    live: dict[str, Any] = {name: keywords[name] for name in LIVE if keywords.get(name) is not None}
+    values = values_of(options, given)
+    if not live:
+        return values
+    if "model" not in live or "example" not in live:
+        raise UsageError("a model needs an example of its batches", hint="model=net, example=(x, y)")
+    for name in ("hf", "tv", "py", "params", *EXAMPLE_TELLS):
+        if name in values:
+            reason = "the example tells it" if name in EXAMPLE_TELLS else "one model at a time"
+            raise UsageError(f"model= and {name.replace('-', '_')}=: {reason}")
+    from gflow.ml.fit.models.live_model import LiveModel
+
+    model = LiveModel(**live)
+    values.setdefault("batch", model.batch)
+    if model.precision:
+        values.setdefault("precision", model.precision)
+    return {**values, "py": model}
+
+
+@with_keywords(EstimateKeywords)
+def estimate(**options: Unpack[EstimateKeywords]) -> Answer:
     """Predict the memory of training a model by running its steps on a fake CUDA device.
 
     `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
     `py`: `module:callable` or the callable itself. `params`: a number of parameters, `7B`, for a rough
-    estimate. `gpu`: a GPU of the catalogue; `cap`: the memory of one, `24G` or a number of MiB. `largest`
-    adds the largest batch that fits into it, `chart` memory by batch. Settings are the options of `gflow fit`
-    with `_` for `-` (`seq`, `optimizer="adamw-8bit"`), or the fields of `Recipe`. Returns what `gflow fit
-    --json` prints: a dictionary whose entries are attributes too.
+    estimate. `model`: a model that exists, which stays as it is, with an `example` of its batches, and a
+    `step(model, batch, optimizer)` if it does not return its loss. `gpu`: a GPU of the catalogue; `cap`: the
+    memory of one, `24G` or a number of MiB. `largest` adds the largest batch that fits into it, `chart`
+    memory by batch. `options` are those of `gflow fit`; `recipe` replaces those of the
+    training. Returns what `gflow fit --json` prints: a dictionary whose entries are attributes too.
     """
-    if recipe is not None and settings:
-        raise UsageError(
-            f"recipe cannot be combined with {next(iter(settings))}", hint="put it into the recipe"
-        )
-    asked = {"hf": hf, "tv": tv, "py": py, "params": params, "task": task or None, "gpu": gpu or None,
-             "cap": cap, "largest": largest, "chart": chart}  # fmt: skip
-    chosen = recipe or recipe_of(settings)
-    return predict(values_of(fit_options.OPTIONS, asked), chosen=chosen, card=card)
+    given = {name: value for name, value in options.items() if name != "recipe"}
+    values, recipe = arguments((*MODEL, *fit_options.RECIPE, *CARD, *CHART), given), options.get("recipe")
+    if recipe is not None and (further := sorted(RECIPE & values.keys())):
+        raise UsageError(f"recipe cannot be combined with {further[0]}", hint="put it into the recipe")
+    return predict(values, chosen=recipe)
 
 
-def plan_training(**settings: Any) -> Answer:
+@with_keywords(PlanKeywords)
+def plan_training(**options: Unpack[PlanKeywords]) -> Answer:
     """Find the fastest training setup that fits: `plan(params="7B", on="4xA100-80GB", precision="bf16")`.
 
-    Keyword arguments are the options of `gflow plan` with `_` for `-`; `py` may be a function. Returns what
-    `--json` prints; `out` writes it to a file for `gflow.train.Run.planned`.
+    `options` are those of `gflow plan`, and `model` and `example` as for `estimate`. Returns
+    what `--json` prints; `out` writes it to a file for `gflow.train.Run.planned`.
     """
-    values = values_of(plan_options.OPTIONS, _renamed(settings, {"gpu": "on", "gpus": "on"}))
+    named: dict[str, object] = {**options}
+    if (gpu := named.pop("gpu", None)) is not None:
+        named["on"] = gpu
+    values = arguments((*MODEL, *plan_options.TRAINING, *plan_options.PLAN), named)
+    values.pop("batch", None)
 
     def local() -> tuple[Gpu, int]:
         raise UsageError("which GPUs?", hint='on="4xA100-80GB"')
@@ -358,23 +381,25 @@ def plan_training(**settings: Any) -> Answer:
     return plan_answer(found)
 
 
-def pick_gpu(**settings: Any) -> Answer:
+@with_keywords(PickKeywords)
+def pick_gpu(**options: Unpack[PickKeywords]) -> Answer:
     """Choose a GPU: `pick(workload="finetune-7b")`, or for a model: `pick(hf="config.json", batch=8)`.
 
-    Keyword arguments are the options of `gflow gpus pick`. Returns what `--json` prints.
+    `options` are those of `gflow gpus pick`. Returns what `--json` prints.
     """
-    picked, found, _ = choose_gpu(values_of(gpus_options.PICK, settings))
+    picked, found, _ = choose_gpu(arguments(gpus_options.PICK, options))
     answer: Answer = Answer.of(picked)
     answer["fits"] = Answer.of(found)
     return answer
 
 
-def largest(**settings: Any) -> int:
+@with_keywords(LargestKeywords)
+def largest(**options: Unpack[LargestKeywords]) -> int:
     """Predict the largest batch that fits: `largest(hf="config.json", gpu="A100-40GB", precision="bf16")`.
 
-    Keyword arguments are the options of `gflow fit`; 0 if not even one example fits.
+    `options` are those of `gflow fit`; 0 if not even one example fits.
     """
-    values = values_of(fit_options.OPTIONS, settings)
+    values = arguments((*MODEL, *fit_options.RECIPE, *CARD), options)
     gpu = find_gpu(values["gpu"], Model(values).recipe.precision) if "gpu" in values else None
     room = room_of({**values, "largest": True}, gpu)
     assert room is not None
@@ -399,7 +424,3 @@ def plan_answer(found: Plan, command: str = "") -> Answer:
     if command:
         answer["command"] = command
     return answer
-
-
-def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in settings.items()}

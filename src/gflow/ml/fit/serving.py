@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Unpack
 
 import msgspec
 
@@ -12,11 +13,13 @@ from gflow.ml.fit.answer import Answer
 from gflow.ml.fit.catalogue import Gpu, catalogue, find_gpu
 from gflow.ml.fit.cuda.architectures import HOPPER
 from gflow.ml.fit.fits import TIGHT, Verdict
+from gflow.ml.fit.keywords import ServingKeywords, with_keywords
 from gflow.ml.fit.models import hf_config
 from gflow.options.commands.fit_options import SERVING
 from gflow.options.values import read
 
 BITS = (16, 8, 4)
+DEFAULTS = {"bits": 16, "context": 4096, "concurrency": 1, "tensor_parallel": 1}
 OPTIONS = {option.name.replace("-", "_"): option for option in SERVING if option.name != "infer"}
 # Decoders from this size on share keys and values among query heads (Llama 3, Mistral, Qwen): eight key heads
 # of width 128 are assumed. Llama 2 of 7B and 13B does not.
@@ -45,10 +48,10 @@ def serve(
     layers: int,
     cached_width: int,
     vocabulary: int,
-    bits: int = 16,
-    context: int = 4096,
-    concurrency: int = 1,
-    tensor_parallel: int = 1,
+    bits: int = DEFAULTS["bits"],
+    context: int = DEFAULTS["context"],
+    concurrency: int = DEFAULTS["concurrency"],
+    tensor_parallel: int = DEFAULTS["tensor_parallel"],
     confidence: str = "rough",
 ) -> Serving:
     if bits not in BITS:
@@ -72,16 +75,18 @@ def serve(
     )
 
 
-def estimate_serving(
-    *, hf: str | dict[str, Any] | None = None, params: str | int | None = None, gpu: str = "", **settings: Any
-) -> Answer:
+@with_keywords(ServingKeywords, lambda name: DEFAULTS.get(name))
+def estimate_serving(**options: Unpack[ServingKeywords]) -> Answer:
     """Predict the memory of serving a model: `estimate_serving(params="7B", bits=4, context=8192)`.
 
-    `hf`: a config.json, its folder, or the configuration as a dictionary. `gpu`: one of the catalogue.
-    Settings are the options of `gflow fit --infer`: bits (or quantize), context, concurrency,
+    `hf`: a config.json, its folder, or the configuration as a dictionary. `gpu`: one of the catalogue. The
+    other options are those of `gflow fit --infer`: bits (or quantize), context, concurrency,
     tensor_parallel. Returns what `--json` prints.
     """
-    chosen = {name.replace("-", "_"): value for name, value in settings.items() if value is not None}
+    chosen: dict[str, Any] = {
+        name.replace("-", "_"): value for name, value in options.items() if value is not None
+    }
+    hf, params, gpu = (chosen.pop(name, None) for name in ("hf", "params", "gpu"))
     if "quantize" in chosen and chosen.setdefault("bits", chosen["quantize"]) != chosen.pop("quantize"):
         raise UsageError("--bits and --quantize are the same when a model is served", hint="--bits 4")
     for name, value in chosen.items():
@@ -91,7 +96,7 @@ def estimate_serving(
     if params is not None:
         found = by_count(formula.count(str(params)), **chosen)
     elif hf is not None:
-        found = by_config(hf_config.read(hf) if isinstance(hf, str) else hf, **chosen)
+        found = by_config(hf if isinstance(hf, dict) else hf_config.read(os.fspath(hf)), **chosen)
     else:
         raise UsageError("which model is to be served?", hint="--hf config.json, or --params 7B")
     gpus = {named.name: named for named in [find_gpu(gpu)]} if gpu else catalogue()

@@ -1,7 +1,7 @@
 """Models from a user's function: `--py module:callable`.
 
 The callable returns `(model, batch)` or `(model, batch, step)`. `batch` is a dictionary for
-`model(**batch)`, a tuple `(inputs, targets)`, or a function that returns one of these.
+`model(**batch)`, a tuple `(inputs, targets)`, one tensor, or a function that returns one of these.
 `step(model, batch, optimizer)` does a complete training step. Without it the loss is the output's `.loss`, a
 scalar output, or the cross-entropy (mean squared error for floating-point targets) with the targets.
 """
@@ -142,9 +142,11 @@ def _channels_last(value: Any) -> Any:
 
 
 def loss(model: Any, batch: Any) -> Any:
+    targets = None
     if isinstance(batch, dict):
         out = model(**batch)
-        targets = None
+    elif isinstance(batch, torch.Tensor):
+        out = model(batch)
     else:
         inputs, targets = batch
         out = model(inputs)
