@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
 
 from gflow.errors import UsageError  # noqa: E402
-from gflow.ml.train.checkpoint import checkpoint_dir, disk  # noqa: E402
+from gflow.ml.train.checkpoint import checkpoint_dir, checkpointer, disk  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, verify  # noqa: E402
 from gflow.ml.train.ranks import Ranks  # noqa: E402
 from gflow.train import Checkpointer, Run  # noqa: E402
@@ -235,3 +236,53 @@ def test_save_that_fails_on_one_rank_loses_nothing_when_the_run_is_stopped(tmp_p
     assert re.search(r"no checkpoint of step 2: .*rank 1: .*No space left on device", capfd.readouterr().err)
     assert verify(str(tmp_path / "c/latest"))["step"] in (5, 6)
     assert not [path.name for path in (tmp_path / "c").iterdir() if "00000002" in path.name]
+
+
+@pytest.mark.parametrize(("strategy", "limited"), [("ddp", 0), ("fsdp", 1)])
+def test_error_of_one_disk_is_named_on_all_ranks(tmp_path, strategy, limited):
+    """The kernel refuses to make the files of one of three ranks larger, as on a full disk."""
+
+    def act(rank: int) -> None:
+        run = Run(tmp_path / "c", device="cpu", strategy=strategy)
+        model = run.model(torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.Linear(300, 300)))
+        run.optimizer(torch.optim.AdamW(model.parameters()))
+        if rank == limited:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        with pytest.raises(CheckpointError) as refused:
+            for inputs in run.batches(run.loader(torch.randn(6, 300), 2)):
+                run.backward(model(inputs).square().mean())
+        expected = f"no checkpoint of step 1: rank {limited}: [Errno 27] File too large"
+        assert refused.value.message == expected
+        os._exit(0)
+
+    assert ranks(3, act) == [0, 0, 0]
+
+
+def test_full_disk_when_a_checkpoint_is_committed_is_named_on_all_ranks(tmp_path, monkeypatch):
+    def act(rank: int) -> None:
+        keeper = Checkpointer(tmp_path / "c", background=False)
+        monkeypatch.setattr(keeper.directory, "commit", lambda *_: full(""))
+        with pytest.raises(CheckpointError) as refused:
+            keeper.save(1, {"a": 1})
+        assert refused.value.message == "no checkpoint of step 1: [Errno 28] No space left on device"
+        keeper.close()
+
+    assert ranks(2, act) == [0, 0]
+
+
+def test_unforeseen_error_of_one_rank_ends_the_save_on_all(tmp_path, monkeypatch):
+    """A rank that fails while it writes does not leave the others waiting for it."""
+
+    def fail(path: str, content: object) -> None:
+        raise TypeError("cannot pickle")
+
+    def act(rank: int) -> None:
+        keeper = Checkpointer(tmp_path / "c")
+        if rank == 1:
+            monkeypatch.setattr(checkpointer, "write", fail)
+        keeper.save(1, {"a": 1}, {"rank": rank})
+        with pytest.raises(CheckpointError, match="no checkpoint of step 1: rank 1: cannot pickle"):
+            keeper.wait()
+        keeper.close()
+
+    assert ranks(2, act, timeout_s=30) == [0, 0]

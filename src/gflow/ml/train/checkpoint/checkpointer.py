@@ -182,9 +182,10 @@ class Checkpointer:
                 for name, content in parts.items():
                     files[name] = write(os.path.join(folder, name), content)
                 self.directory.upload(path, files)
-            except (OSError, RuntimeError, CheckpointException) as error:
+            except (Exception, CheckpointException) as error:
                 # Reported to the other ranks in _finish.
-                trouble = f"rank {self._ranks.rank}: {_cause(error)}"
+                cause = _own_cause(error, self._ranks.rank)
+                trouble = f"rank {self._ranks.rank}: {cause}" if cause else ""
             finally:
                 self.directory.drop_written(path)
             try:
@@ -222,7 +223,8 @@ class Checkpointer:
                 saved = self.directory.commit(path, step, everything, about)
             except (OSError, GflowError) as failure:
                 self.directory.abandon(path)
-                error = failure
+                is_plain = isinstance(failure, GflowError)
+                error = failure if is_plain else CheckpointError(f"no checkpoint of step {step}: {failure}")
         if self._ranks.world > 1:
             box = [saved, str(error) if error else ""]
             dist.broadcast_object_list(box, src=0, group=self._ranks.saving)
@@ -237,9 +239,11 @@ class Checkpointer:
         """Write this rank's shards in PyTorch's format, which any number of ranks can load."""
         import torch.distributed.checkpoint as dcp
 
+        from gflow.ml.train.checkpoint.shard_writer import ShardWriter
+
         folder = os.path.join(path, SHARDS)
         # In the group of the saving threads: training goes on in the others.
-        dcp.save(sharded, checkpoint_id=folder, process_group=self._ranks.saving)
+        dcp.save(sharded, storage_writer=ShardWriter(folder), process_group=self._ranks.saving)
         mine = f"__{self._ranks.rank}_"
         names = [
             name
@@ -313,10 +317,11 @@ class Checkpointer:
         dcp.load(sharded, checkpoint_id=folder, no_dist=self._ranks.world == 1)
 
 
-def _cause(error: BaseException) -> BaseException:
-    """Return the error of the first rank that failed, if PyTorch has gathered those of all."""
-    failures = error.failures.values() if isinstance(error, CheckpointException) else ()
-    return next((one for one, _ in failures), error)
+def _own_cause(error: BaseException, rank: int) -> BaseException | None:
+    """Return the error of this rank, if PyTorch has gathered those of all; None if only others failed."""
+    if not isinstance(error, CheckpointException):
+        return error
+    return next((one for failed, (one, _) in error.failures.items() if failed == rank), None)
 
 
 def write(path: str, content: Any) -> tuple[int, str]:
