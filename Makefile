@@ -33,7 +33,7 @@ check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 # For the tests of gflow fit and gflow.train: PyTorch (CPU), transformers, and the trainers with gflow callbacks.
 # Two minutes, once; without the bytecode of the 8,000 modules, of which few are imported.
 $(FIT): tests/fit/constraints.txt $(TOOLS)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning s3fs 'moto[s3,server]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning s3fs 'moto[s3,server]' gcsfs gcp-storage-emulator
 	@touch $(FIT)
 
 # What builds and installs packages, and the documentation site.

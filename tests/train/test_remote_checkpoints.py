@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +16,6 @@ torch = pytest.importorskip("torch")
 import fsspec  # noqa: E402
 
 from gflow.errors import Refused  # noqa: E402
-from gflow.ml.train.checkpoint import remote_dir  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, Superseded  # noqa: E402
 from gflow.ml.train.checkpoint.remote_dir import RemoteDirectory  # noqa: E402
 from gflow.train import Checkpointer, Run  # noqa: E402
@@ -52,13 +52,31 @@ def s3():
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def gs():
+    """The same, of Google's API."""
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs gcp-storage-emulator")
+    server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket="runs")
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
+        # The emulator has no gRPC, by which gcsfs asks for the type of a bucket.
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+        pytest.importorskip("gcsfs", reason="needs gcsfs")
+        yield "gs://runs"
+    server.stop()
+
+
 def names(url: str) -> list[str]:
     files = fsspec.filesystem(url.partition("://")[0])
     files.invalidate_cache()
     return sorted(name.rpartition("/")[2] for name in files.ls(url, detail=False))
 
 
-def test_run_in_a_bucket_stops_and_resumes_equal(s3, tmp_path):
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_run_in_a_bucket_stops_and_resumes_equal(kind, tmp_path, request):
+    url = request.getfixturevalue(kind)
     assert train(tmp_path / "whole", tmp_path / "said-whole") == ""
     said = tmp_path / "said"
 
@@ -66,14 +84,14 @@ def test_run_in_a_bucket_stops_and_resumes_equal(s3, tmp_path):
         if run.place.step in (3, 7):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    assert train(f"{s3}/one", said, term) == "TERM"
-    assert train(f"{s3}/one", said, term) == "TERM"
-    assert train(f"{s3}/one", said) == ""
+    assert train(f"{url}/one", said, term) == "TERM"
+    assert train(f"{url}/one", said, term) == "TERM"
+    assert train(f"{url}/one", said) == ""
     assert curve(said) == curve(tmp_path / "said-whole")
-    assert names(f"{s3}/one") == ["latest", "owner.json", "step-00000008", "step-00000012", "step-00000015"]
-    assert fsspec.filesystem("s3").cat_file(f"{s3}/one/latest") == b"step-00000015"
-    with pytest.raises(CheckpointError, match=r"NoSuchBucket|not exist"):
-        Checkpointer("s3://nowhere/run").save(1, {"a": 1}, wait=True)
+    assert names(f"{url}/one") == ["latest", "owner.json", "step-00000008", "step-00000012", "step-00000015"]
+    assert fsspec.filesystem(kind).cat_file(f"{url}/one/latest") == b"step-00000015"
+    with pytest.raises(CheckpointError, match=r"NoSuchBucket|not exist|nowhere"):
+        Checkpointer(f"{kind}://nowhere/run").save(1, {"a": 1}, wait=True)
 
 
 def shared(tmp_path: Path) -> str:
@@ -161,16 +179,20 @@ def test_best_checkpoint_is_kept(tmp_path):
     assert "0.weight" in torch.load(tmp_path / "remote/weights.pt", weights_only=True)
 
 
-def test_missing_package_and_unknown_protocol_are_named(monkeypatch):
-    def missing(protocol):
-        raise ImportError("Install s3fs to access S3")
+@pytest.mark.parametrize(("protocol", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("gcs", "gcsfs")])
+def test_missing_package_is_named_with_the_command_that_installs_it(protocol, package, monkeypatch):
+    """As fsspec finds it: the package cannot be imported."""
+    monkeypatch.setitem(sys.modules, package, None)
+    # The class that an earlier test has loaded.
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    with pytest.raises(Refused, match=f"{protocol}:// needs {package}") as refused:
+        Run(f"{protocol}://bucket/run", device="cpu")
+    assert refused.value.hint == f"pip install fsspec {package}"
 
+
+def test_unknown_protocol_is_named():
     with pytest.raises(CheckpointError, match="nosuch://a/b: Protocol not known"):
         Checkpointer("nosuch://a/b")
-    monkeypatch.setattr(fsspec, "filesystem", missing)
-    with pytest.raises(Refused, match="s3:// needs s3fs") as refused:
-        remote_dir.file_system("s3://bucket/run")
-    assert refused.value.hint == "pip install fsspec s3fs"
 
 
 def test_slow_rank_is_waited_for_when_saving(tmp_path):
