@@ -220,10 +220,28 @@ def test_prices_from_memory_are_marked(capsys):
     unsure = {name for name, gpu in catalogue().items() if gpu.hourly and not gpu.hourly.is_compared}
     assert run([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines if " ~" in line} == unsure
+    assert {line.split()[0] for line in lines if " ~" in line and line[0] != "("} == unsure
     assert "B200" in unsure and "H100-80GB" not in unsure
     assert run(["pick", "--workload", "research"]) == 0
     assert "~4.99" in capsys.readouterr().out
+
+
+def test_missing_price_is_named_and_not_taken_from_the_other_offer(capsys):
+    from gflow.cli.tools.fit import run as fit
+    from gflow.cli.tools.gpus import run
+
+    notes = "(- no price known; ~ unverified price; sources: gflow gpus --json)"
+    gpus = catalogue()
+    assert gpus["GH200-96GB"].hourly and gpus["GH200-96GB"].spot is None and gpus["A30"].hourly is None
+    assert run(["pick", "--workload", "finetune-7b", "--spot"]) == 0
+    *rows, last = capsys.readouterr().out.splitlines()
+    assert next(row.split()[4] for row in rows if "GH200" in row) == "-"
+    assert last == "(- no price known; sources: gflow gpus --json)"
+    assert run(["pick", "--workload", "finetune-7b", "--gpu", "L40,MI300X"]) == 0
+    assert "sources" not in capsys.readouterr().out
+    for show in (lambda: run([]), lambda: fit(["--params", "1B"])):
+        assert show() == 0
+        assert notes in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
 from typing import Any
 
@@ -71,7 +71,8 @@ def cards(page: dict[str, Any], width: int = 0) -> str:
             for card in page["gpus"]
         ]
         lines += ["", table(["GPU", "FITS", "OF ITS MEMORY", "$/HOUR"], rows).rstrip("\n")]
-        lines += [UNSURE] if not all(card.is_compared for card in page["gpus"]) else []
+        notes = price_notes((card.hourly, card.is_compared) for card in page["gpus"])
+        lines += [notes] if notes else []
     if not page.get("fits", True):
         lines += ["", _remedies(page["would_fit"], width)]
     if "largest_batch" in page:
@@ -153,7 +154,12 @@ def _techniques(way: Any) -> list[str]:
     return found + (["offloaded optimizer"] if way.offload else [])
 
 
-UNSURE = "(~ unverified price; sources: gflow gpus --json)"
+def price_notes(prices: Iterable[tuple[float | None, bool]]) -> str:
+    """What the marks of `money` mean, for those that occur; empty if none does."""
+    known = list(prices)
+    notes = ["- no price known"] if any(amount is None for amount, _ in known) else []
+    notes += ["~ unverified price"] if not all(is_compared for _, is_compared in known) else []
+    return f"({'; '.join([*notes, 'sources: gflow gpus --json'])})" if notes else ""
 
 
 def money(amount: float | None, is_compared: bool = True) -> str:

@@ -37,7 +37,7 @@ def show(words: list[str]) -> int:
 
     from gflow.ml.fit.catalogue import catalogue, own_file
     from gflow.ml.fit.gpu_choice import WORKLOADS, good_for
-    from gflow.text.fit import UNSURE, money
+    from gflow.text.fit import money, price_notes
     from gflow.text.table import Sheet, table
 
     gpus = catalogue()
@@ -58,7 +58,9 @@ def show(words: list[str]) -> int:
         for gpu in gpus.values()
     ]
     header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
-    sys.stdout.write(table(header, lines) + UNSURE + "\n\n")
+    offers = [offer for gpu in gpus.values() for offer in (gpu.spot, gpu.hourly)]
+    notes = price_notes((one.price, one.is_compared) if one else (None, True) for one in offers)
+    sys.stdout.write(table(header, lines) + notes + "\n\n")
     sheet = Sheet(["WORKLOAD", "ONE OF THESE GPUS IS ENOUGH"])
     for name in WORKLOADS:
         enough = [gpu.name for gpu in gpus.values() if name in good_for(gpu)]
@@ -105,7 +107,7 @@ def pick(words: list[str]) -> int:
 def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
     import msgspec
 
-    from gflow.text.fit import UNSURE, money, size
+    from gflow.text.fit import money, price_notes, size
     from gflow.text.table import table
 
     if "json" in values:
@@ -126,5 +128,5 @@ def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
     speed, cost = ("TFLOP/S", "$/EFLOP") if work.is_arithmetic else ("GB/S", "$/PB")
     sys.stdout.write(table(["GPUS", "OF ITS MEMORY", price, speed, cost, ""], rows))
     print(f"{work.about}: {size(work.needs(1))} on a single GPU")
-    if not all(choice.is_compared for choice in found):
-        print(UNSURE)
+    if notes := price_notes((choice.hourly, choice.is_compared) for choice in found):
+        print(notes)
