@@ -2,8 +2,8 @@
 
 A user's jobs occupy GPUs, CPU slots and memory. The largest of their shares of the machine counts (dominant
 resource fairness), as so many GPUs. The GPU time that a user has used in this way decays with a half-life
-(`policy.half_life_s`). Each user with waiting or running jobs is compared with the mean of all users,
-weighted by their use, which gives one of two bands: under and over. Jobs of users under the mean start first.
+(`policy.half_life_s`). Each user with waiting or running jobs is compared with their
+quadratic mean, which gives one of two bands: under and over. Jobs of users under the mean start first.
 
 The record is a few numbers. The daemon saves it with every commit after a change, so that a restart continues
 with exactly the same numbers.
@@ -12,7 +12,7 @@ with exactly the same numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp, fsum, log
+from math import exp, log, sqrt
 
 import msgspec
 
@@ -21,7 +21,7 @@ from gflow.core.state.machine import Machine
 
 # The key of the record in the database's meta table.
 FAIR_SHARE = "shares"
-# Users who have used less than the mean, and those who have used at least as much.
+# Users who have used at most the mean, and those who have used more.
 UNDER_BAND, OVER_BAND = 0, 1
 BANDS = 2
 
@@ -107,14 +107,14 @@ class FairShare:
     # ------------------------------------------------------------ bands
 
     def bands(self, uids: Iterable[int], now: float) -> dict[int, int]:
-        """The band of each of these users, compared with the mean of all users, weighted by their use.
+        """The band of each of these users, compared with their quadratic mean.
 
-        It is what the user of the average GPU-second has used. A plain mean changes with each user of little
-        use that begins or ends, and then puts users of moderate use beside those of most use.
+        The plain mean falls with each user of little use who begins, and then puts users of moderate use
+        beside those of most use.
         """
-        used = {uid: self._decay(use, now) for uid, use in self.uses.items()}
-        total, squares = fsum(used.values()), fsum(own * own for own in used.values())
-        return {uid: _band(used.get(uid, 0.0), total, squares) for uid in uids}
+        used = {uid: self.use(uid, now) for uid in uids}
+        mean = sqrt(sum(own * own for own in used.values()) / max(1, len(used)))
+        return {uid: _band(own, mean) for uid, own in used.items()}
 
     # ------------------------------------------------------------ storing
 
@@ -130,6 +130,5 @@ class FairShare:
         self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
 
 
-def _band(use: float, total: float, squares: float) -> int:
-    """Over: at least `squares / total`, the weighted mean. The product is exact for a single user."""
-    return OVER_BAND if use and use * total >= squares else UNDER_BAND
+def _band(use: float, mean: float) -> int:
+    return OVER_BAND if use > mean else UNDER_BAND
