@@ -15,7 +15,8 @@ PACKAGES = (
         "gflow.fit",
         "fit",
         "[fit.md](../fit.md) explains it. `estimate` needs PyTorch. "
-        "`**options` are the options of the commands: `help(gflow.fit.estimate)` lists names, types and defaults.",
+        "`**options` are the options of the commands: `help(gflow.fit.estimate)` lists names, types "
+        "and defaults.",
     ),
 )
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from gflow.ml.fit.cuda import recurrent  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
 from gflow.ml.fit.recipe import Recipe  # noqa: E402
 
@@ -48,7 +49,7 @@ def tagger(kind, size, length):
 
 def test_recurrent_layer_asks_for_its_workspace_before_it_keeps():
     found = moves(tagger(nn.GRU, 32, 128), ["_cudnn_rnn.default"], "forward")
-    assert found == [8, 16, 212.5, 432, -212.5, -8]
+    assert found == [8, 16, 212.5, pytest.approx(432), -212.5, -8]
 
 
 def test_recurrent_backward_computes_input_and_then_weights():
@@ -60,7 +61,7 @@ def test_recurrent_backward_computes_input_and_then_weights():
 
 
 def test_recurrent_layer_with_projection_keeps_what_it_projects():
-    """Five numbers and the projected one per cell, and an output between the layers."""
+    """Of each layer five values and the projected one of each cell, and the result; between them one more."""
 
     def make():
         model = Tagger(nn.LSTM)
@@ -69,7 +70,7 @@ def test_recurrent_layer_with_projection_keeps_what_it_projects():
 
     found = moves(make, ["_cudnn_rnn.default"], "forward")
     assert found[1] == 32 * 128 * 256 * 4 / MIB
-    assert found[3] == 32 * 128 * (6 * 1024 * 2 + 256) * 4 / MIB
+    assert found[3] == (32 * 128 * (2 * (6 * 1024 + 256) + 1024) * 4 + recurrent.HEADER) / MIB
 
 
 def test_recurrent_backward_without_gradient_of_the_output():
@@ -87,7 +88,7 @@ def test_recurrent_layer_under_autocast_computes_in_one_block_of_fp16():
     """Also where autocast is bf16: the next layer converts its input."""
     trace = record(py=tagger(nn.LSTM, 64, 256), recipe=Recipe(batch=1, precision="bf16", steps=1))
     sizes = [request.size / MIB for request in trace.requests if "_cudnn_rnn.default" in request.operator]
-    assert [size for size in sizes if size > 300] == [pytest.approx(305), 736]
+    assert [size for size in sizes if size > 300] == [pytest.approx(305), pytest.approx(736)]
     flat = [
         request.size / MIB for request in trace.requests if request.operator == "aten.empty.memory_format"
     ]

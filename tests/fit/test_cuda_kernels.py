@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gflow.ml.fit.cuda import recurrent  # noqa: E402
 from gflow.ml.fit.cuda.architectures import ARCHITECTURES, HOPPER  # noqa: E402
 from gflow.ml.fit.cuda.attention import choose  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
@@ -165,3 +167,32 @@ def test_embedding_copies_a_strided_gradient():
     made = requests(Transposed(), {"x": torch.zeros(64, 128, dtype=torch.long)})
     sizes = [size for operator, _, size in made if "embedding_dense_backward" in operator]
     assert sizes[:2] == [64 * 128 * 256 * 4, 100 * 256 * 4]
+
+
+LAYERS = Path(__file__).parents[2] / "benchmarks/fit_layers_measured.jsonl"
+
+
+def test_kept_by_recurrent_layer_equals_what_was_measured():
+    """The block that cuDNN keeps is requested while the workspace is in use, which is released next."""
+    wrong, kinds = [], {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}
+    rows = [row for row in map(json.loads, LAYERS.read_text().splitlines()) if "rnn" in row]
+    for row in rows:
+        case, sizes = row["rnn"], row["forward"]
+        triples = zip(sizes, sizes[1:], sizes[2:], strict=False)
+        measured = next(
+            kept for workspace, kept, freed in triples if min(workspace, kept) > 0 and freed == -workspace
+        )
+        ways = 2 if case["both"] else 1
+        predicted = recurrent.kept_bytes(
+            recurrent.MODES[kinds[case["kind"]]],
+            case["batch"] * case["length"] * ways,
+            case["hidden"],
+            case["projection"],
+            case["layers"],
+            ways,
+            bool(case["dropout"]),
+            4 if case["dtype"] == "float32" and not case["autocast"] else 2,
+        )
+        if predicted != measured:
+            wrong.append((case, predicted, measured))
+    assert len(rows) == 63 and not wrong

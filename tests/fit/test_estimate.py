@@ -144,8 +144,6 @@ def _layers(*layers):
          "medium", "low", "cuDNN"),
         ({"py": lambda batch: (_layers(torch.nn.LSTM(8, 8)), {"x": torch.zeros(4, batch, 8)})},
          "medium", "low", "cuDNN"),
-        ({"py": lambda batch: (_layers(torch.nn.LSTM(8, 8, proj_size=4)), {"x": torch.zeros(4, batch, 8)})},
-         "low", "low", "proj_size"),
     ],
 )  # fmt: skip
 def test_confidence_is_given_for_each_figure(settings, allocated, reserved, doubt):

@@ -30,7 +30,7 @@ class BatchScaling:
         few, many = (self._traces[batch] for batch in POINTS)
         self._lines = _lines(few, many)
         self.is_linear = self._lines is not None
-        grave = few.guesses | many.guesses | few.reserved_doubts | many.reserved_doubts
+        grave = few.reserved_doubts | many.reserved_doubts
         self.doubts = [*sorted(few.doubts | many.doubts), *sorted(grave)]
         self.confidence = confidence_of(self.doubts, grave)
 

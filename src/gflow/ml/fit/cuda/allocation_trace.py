@@ -46,8 +46,6 @@ class AllocationTrace:
         self.is_closed = False
         # Reasons for less than high confidence.
         self.doubts: set[str] = set()
-        # Rules that were never measured: reasons for low confidence in both figures.
-        self.guesses: set[str] = set()
         # Reasons for low confidence in the reserved memory alone.
         self.reserved_doubts: set[str] = set()
         # Whether the allocator has expandable segments.

@@ -10,10 +10,11 @@ import torch
 aten = torch.ops.aten
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-# Values that cuDNN keeps per output, layer and direction: gates and states (LSTM: four gates and the cell;
-# GRU: three gates and the input of each). Between layers it keeps the output as well, and with a projection
-# what is projected: the gradient of its weights needs it.
+# Values that cuDNN keeps per unit of a layer and direction: gates and states (LSTM: four gates and the cell;
+# GRU: three gates and the input of each). See `kept_bytes`.
 KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
+# Bytes that cuDNN keeps besides.
+HEADER = 256
 # Gates per output. The workspace holds twice the gates of one layer, an output, and a state per layer.
 GATES = {0: 1, 1: 1, 2: 4, 3: 6}
 # Bytes of the dropout generator's state: 48 for each of the threads that run it on a Hopper.
@@ -85,7 +86,6 @@ def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     x, _, _, _, state, cell, kind, hidden, projected, layers, first, dropout, train, both, *_ = args
     batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
     ways = 2 if both else 1
-    size = batch * length * ways * (projected or hidden)
     out = x.new_empty((length, batch, ways * (projected or hidden)))
     if first:
         out = out.transpose(0, 1)
@@ -93,11 +93,30 @@ def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     last_cell = cell.new_empty(cell.shape) if cell is not None else x.new_empty((0,))
     kept = 0
     if train:
-        gates = batch * length * ways * hidden * (KEPT[kind] + bool(projected)) * layers
-        kept = (gates + size * (layers - 1)) * x.element_size()
-        if dropout:
-            kept += size * (layers - 1) // 8
+        steps = batch * length * ways
+        kept = kept_bytes(kind, steps, hidden, projected, layers, ways, bool(dropout), x.element_size())
     return out, last, last_cell, x.new_empty((kept,), dtype=torch.uint8), x.new_empty((0,))
+
+
+def kept_bytes(
+    kind: int,
+    steps: int,
+    hidden: int,
+    projected: int,
+    layers: int,
+    ways: int,
+    has_dropout: bool,
+    number_bytes: int,
+) -> int:
+    """Return what cuDNN keeps for the backward pass. `steps`: sequences times their length times directions.
+
+    Each layer keeps its values; with a projection what is projected, and the result. Between layers lie one
+    more value for each unit and, with dropout, a bit for each input of each direction.
+    """
+    layer = hidden * KEPT[kind] + (hidden + projected if projected else 0)
+    mask = ways * (projected or hidden) if has_dropout else 0
+    values = steps * (layer * layers + hidden * (layers - 1)) * number_bytes
+    return values + steps * mask * (layers - 1) // 8 + HEADER
 
 
 def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

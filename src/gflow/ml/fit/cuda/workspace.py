@@ -54,11 +54,8 @@ class Workspaces:
         if func in DOUBTFUL:
             self.trace.doubts.add(DOUBTFUL[func])
             self.trace.reserved_doubts.add(CUDNN)
-        if func is aten._cudnn_rnn.default:
-            if args[11] and args[12]:
-                self._keep("dropout", recurrent.DROPOUT_STATE, func)
-            if args[8]:
-                self.trace.guesses.add(PROJECTED)
+        if func is aten._cudnn_rnn.default and args[11] and args[12]:
+            self._keep("dropout", recurrent.DROPOUT_STATE, func)
         rule(args, out, Sequence(self.trace, func, track), self.card)
 
     def _keep(self, what: str, size: int, func: Any) -> None:
@@ -183,8 +180,7 @@ def _bytes(tensor: Any) -> int:
 # Rules for choices of a library that may differ in other versions or shapes.
 CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
 CONVOLUTIONS = "cuDNN chooses the algorithms of convolutions, and with them their workspace"
-RECURRENT = "what cuDNN keeps for recurrent layers was measured for a few shapes only"
-PROJECTED = "recurrent layers with a projection (proj_size) were not measured one by one"
+RECURRENT = "what cuDNN keeps for recurrent layers was measured with one version on one GPU"
 DOUBTFUL = {
     aten.convolution.default: CONVOLUTIONS,
     aten.convolution_backward.default: CONVOLUTIONS,
