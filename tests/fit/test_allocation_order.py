@@ -29,11 +29,11 @@ def moves(make, operators, phase, precision="fp32", least=MIB):
 
 
 class Tagger(nn.Module):
-    """Sizes as in the measured GRU and LSTM: 32 sequences of 128 tokens, four layers of 1024."""
+    """Sizes as in the measured GRU and LSTM: four layers of 1024, with dropout."""
 
     def __init__(self, kind: type) -> None:
         super().__init__()
-        self.layers = kind(512, 1024, 4, batch_first=True)
+        self.layers = kind(512, 1024, 4, batch_first=True, dropout=0.1)
 
     def forward(self, x):
         return self.layers(x)[0].float().mean()
@@ -49,7 +49,7 @@ def tagger(kind, size, length):
 
 def test_recurrent_layer_asks_for_its_workspace_before_it_keeps():
     found = moves(tagger(nn.GRU, 32, 128), ["_cudnn_rnn.default"], "forward")
-    assert found == [8, 16, 212.5, pytest.approx(432), -212.5, -8]
+    assert found == pytest.approx([6.1875, 8, 16, 212.5, 433.5, -212.5, -8], rel=1e-5)
 
 
 def test_recurrent_backward_computes_input_and_then_weights():
@@ -57,7 +57,7 @@ def test_recurrent_backward_computes_input_and_then_weights():
     found = moves(tagger(nn.GRU, 32, 128), ["_cudnn_rnn_backward"], "backward")
     weights = sum(one.numel() for one in nn.GRU(512, 1024, 4).parameters()) * 4 / MIB
     first = [8, 16, 8, 212.5, -212.5, -16, -8]
-    assert found == [*first, 8, weights, 212.5, -212.5, -8]
+    assert found == pytest.approx([*first, 8, weights, 212.5, -212.5, -8], rel=1e-5)
 
 
 def test_recurrent_layer_with_projection_keeps_what_it_projects():
@@ -81,14 +81,14 @@ def test_recurrent_backward_without_gradient_of_the_output():
             return self.layers(x)[1].float().mean()
 
     found = moves(lambda: (Last(nn.GRU), {"x": torch.empty(32, 128, 512)}), ["_backward"], "backward")
-    assert found[:5] == [16, 8, 16, 8, 212.5]
+    assert found[:5] == pytest.approx([16, 8, 16, 8, 212.5], rel=1e-5)
 
 
 def test_recurrent_layer_under_autocast_computes_in_one_block_of_fp16():
     """Also where autocast is bf16: the next layer converts its input."""
     trace = record(py=tagger(nn.LSTM, 64, 256), recipe=Recipe(batch=1, precision="bf16", steps=1))
     sizes = [request.size / MIB for request in trace.requests if "_cudnn_rnn.default" in request.operator]
-    assert [size for size in sizes if size > 300] == [pytest.approx(305), pytest.approx(736)]
+    assert [size for size in sizes if size > 300] == pytest.approx([305, 742], rel=1e-5)
     flat = [
         request.size / MIB for request in trace.requests if request.operator == "aten.empty.memory_format"
     ]

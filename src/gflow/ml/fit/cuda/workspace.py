@@ -147,18 +147,17 @@ def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[in
 
 def _recurrent(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
     """ATen/native/cudnn/RNN.cpp, `_cudnn_rnn`: results, workspace, and what is kept for the backward pass."""
-    x, _, _, _, state, _, kind, hidden, _, _, first, _, _, both, *_ = args
-    with sequence.scratch(recurrent.time_first(x, first)):
+    x, state, is_batch_first = args[0], args[4], args[10]
+    with sequence.scratch(recurrent.time_first(x, is_batch_first)):
         sequence.result(*out[:3])
-        with sequence.scratch(recurrent.workspace(x, state, kind, hidden, both)):
+        with sequence.scratch(recurrent.workspace(recurrent.shape_of(x, state, args[6:14]))):
             sequence.result(out[3])
 
 
 def _recurrent_backward(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
     """The same file, `_cudnn_rnn_backward`: the input, then all weights in one block."""
     x, state, cell, out_before = args[0], args[4], args[5], args[6]
-    kind, hidden, _, _, first, _, _, both = args[10:18]
-    workspace = recurrent.workspace(x, state, kind, hidden, both)
+    first, workspace = args[14], recurrent.workspace(recurrent.shape_of(x, state, args[10:18]))
     given = zip((out_before, state, cell), args[7:10], strict=True)
     # Gradients that were not given are filled with zeros.
     with sequence.scratch(*(_bytes(one) for one, its in given if one is not None and its is None)):
