@@ -176,6 +176,25 @@ def test_allocator_settings_are_evidence(daemon: Box) -> None:
     assert "although expandable_segments is set" in answer["findings"][0]["advice"][0]
 
 
+def test_late_xid_is_evidence_of_the_job_that_failed(box: Box) -> None:
+    gpus = MockGpus(box.root, 1)
+    box.up("--cpus", "4", env={**gpus.env, "GFLOW_LEASE_DIR": str(box.root / "leases")})
+    gates = [box.work / "go1", box.work / "go2"]
+    crashed, after = (
+        box.submit("--gpus", "1", "sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done; exit 1")
+        for gate in gates
+    )
+    wait_until(lambda: box.job(crashed)["state"] == "Running")
+    gates[0].touch()
+    wait_until(lambda: box.job(after)["state"] == "Running")
+    gpus[0].xid = 31
+    wait_until(lambda: gpus[0].xid == 0, what="the daemon to hear of it")
+    gates[1].touch()
+    box.finished(after)
+    wait_until(lambda: why(box, crashed)["end"]["gpu_faults"], what="the event to be written")
+    assert why(box, after)["end"]["gpu_faults"] == []
+
+
 def test_xid_during_a_job_is_evidence(box: Box) -> None:
     gpus = MockGpus(box.root, 1)
     box.up("--cpus", "4", env={**gpus.env, "GFLOW_LEASE_DIR": str(box.root / "leases")})

@@ -59,7 +59,7 @@ def test_a_missing_log_is_said_and_the_record_explains() -> None:
 
     end = read_end("/nonexistent/log", OWN_FILES)[2]
     assert end.missing == "there is no log"
-    job = {"id": 3, "state": "Timeout", "reason": "TimeLimit", "exit_code": None}
+    job = {"id": 3, "state": "Timeout", "reason": "TimeLimit", "exit_code": None, "gpus": 0}
     assert diagnose(facts_of(job), end.text).findings[0].cause == "time-limit"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from gflow.core.ids import JobKey
+from gflow.core.model import JobState
+from gflow.daemon.api.end_facts import OtherEnd, is_of_earlier
 from gflow.daemon.execution.log_diagnosis import look_at_disks, read_end, read_plan
 from gflow.diagnosis.circumstances import BatchPlan, Circumstances, Disk, GpuFault, GpuUse, RunsOnGpu
 from gflow.diagnosis.cuda_oom import advise, parse_cuda_oom
 from gflow.diagnosis.diagnose import diagnose
 from gflow.diagnosis.finding import JobFacts
 from gflow.diagnosis.job_end import batch_of, circumstances_of
+from gflow.store import samples
 from gflow.targets.file_rights import OWN_FILES
 from gflow.text.diagnosis import diagnosis_page
 
@@ -125,6 +129,39 @@ def test_kill_at_the_memory_limit_is_certain_and_far_below_it_possible() -> None
     alone = first(KILLED, "", Circumstances(peak_mib=100, host_mib=65536))
     assert alone.confidence.name == "POSSIBLE" and alone.support[0].text.endswith("; the job has no limit")
     assert first(KILLED, "", Circumstances(peak_mib=64000, host_mib=65536)).confidence.name == "CERTAIN"
+
+
+def test_sampled_peak_below_what_the_process_had_is_no_evidence() -> None:
+    peaks = {mib: Circumstances(gpus=(GpuUse(0, mib, 81_000),)) for mib in (18_432, 59_000)}
+    texts = {mib: [one.text for one in first(JobFacts(), OOM, peak).support] for mib, peak in peaks.items()}
+    assert texts == {18_432: [], 59_000: ["peak of the job on GPU 0: 57.6 GiB of 79.1 GiB"]}
+
+
+def test_advice_to_ask_for_gpus_is_for_jobs_without() -> None:
+    text = "AssertionError: Torch not compiled with CUDA enabled"
+    advice = [diagnose(JobFacts("7", has_gpus=has), text).findings[0].advice for has in (False, True)]
+    assert advice[0][0].endswith("gjob redo 7 --gpus 1") and advice[1] == advice[0][1:]
+
+
+SUCCESS, FAILURE = JobState.FINISHED.value, JobState.FAILED.value
+
+
+@pytest.mark.parametrize(
+    ("at", "earlier", "is_of_earlier_job"),
+    [
+        (1000, [(FAILURE, 999.9)], True),  # read in the same second as the next job's start
+        (1001, [(FAILURE, 999.9)], True),
+        (1003, [(FAILURE, 999.9)], False),  # the next job has run for three seconds
+        (1001, [(SUCCESS, 999.9)], False),
+        (1001, [(FAILURE, 990.0)], False),
+        (1001, [], False),
+        (1001, [(FAILURE, 1001.5)], False),  # the next job has failed, too
+    ],
+)
+def test_late_report_of_the_driver_belongs_to_the_job_before(at, earlier, is_of_earlier_job) -> None:
+    ends = [OtherEnd(JobKey(1 << 32), 0, frozenset({0}), state, when) for state, when in earlier]
+    assert is_of_earlier(samples.GpuFault(0, at, "Xid 31"), 1000.0, ends) is is_of_earlier_job
+    assert not is_of_earlier(samples.GpuFault(1, at, "Xid 31"), 1000.0, ends)
 
 
 def test_an_xid_of_the_card_explains_more_than_the_log() -> None:

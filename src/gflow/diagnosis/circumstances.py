@@ -13,6 +13,9 @@ FULL_MIB = 16
 # Shares of the memory limit: above the first, KILL means the limit; below the second, it does not.
 NEAR_LIMIT = 0.95
 FAR_FROM_LIMIT = 0.5
+# A sampled peak on a GPU is evidence only above this share of what the message says that the process had: a
+# process can fill a GPU between two samples.
+SEEN_SHARE = 0.9
 # A GPU is suspect if so many other jobs failed on it in a day, which are this share of those it ran, and the
 # share of failures on the other GPUs is at most half of that.
 SUSPECT_JOBS = 3
@@ -126,7 +129,8 @@ def add_support(one: Finding, around: Circumstances) -> Finding:
     if one.cause == "host-oom" and around.peak_mib:
         one, facts = _judge_memory(one, around), [*facts, _memory_fact(around)]
     if one.cause in ("cuda-oom", "gpu-memory-limit"):
-        facts += [_gpu_fact(use) for use in around.gpus if use.peak_mib]
+        said = (one.figures or {}).get("process_mib", 0.0)
+        facts += [_gpu_fact(use) for use in around.gpus if use.peak_mib > SEEN_SHARE * said]
     if one.cause in OF_THE_GPU:
         facts += [_event_fact(event) for event in around.gpu_faults]
         facts += [_history_fact(runs) for runs in around.on_gpus if runs.failed]

@@ -115,8 +115,10 @@ def _make_finding(
 ) -> Finding:
     groups = {name: text for name, text in (match.groupdict() if match else {}).items() if text}
     names = {name.rstrip("0123456789"): text.strip() for name, text in groups.items()} | {"job": facts.job}
+    if not facts.has_gpus:
+        names["cpu_job"] = facts.job
     summary = _fill(rule.summary, names)
-    advice = [_fill(line, names) for line in rule.advice]
+    advice = filter(None, (_fill(line, names) for line in rule.advice))
     trace = log.traceback_of(number)
     evidence = Evidence(number, log.raw[number].strip()[:500], log.rank_of(number))
     return Finding(

@@ -51,6 +51,8 @@ class JobFacts(NamedTuple):
     detail: str = ""
     exit_code: int | None = None
     signal: int | None = None
+    # Whether it asked for GPUs.
+    has_gpus: bool = False
 
 
 class Diagnosis(NamedTuple):

@@ -49,7 +49,9 @@ def facts_of(job: dict[str, Any]) -> JobFacts:
     # `gflow.core.reasons` reads such texts too, and imports msgspec, which takes longer than the diagnosis.
     code, _, detail = (job["reason"] or "").partition(":")
     signal = int(detail) if code == "Signal" and detail.isdecimal() else None
-    return JobFacts(str(job["id"]), job["state"], code, detail.strip(), job["exit_code"], signal)
+    return JobFacts(
+        str(job["id"]), job["state"], code, detail.strip(), job["exit_code"], signal, bool(job["gpus"])
+    )
 
 
 def circumstances_of(job: dict[str, Any], ended: dict[str, Any]) -> Circumstances:

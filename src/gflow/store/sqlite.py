@@ -306,13 +306,16 @@ class SqliteStore:
         """A snapshot of the committed state, for long reads."""
         return Reader(self.path)
 
-    def ends_on_gpus(self, since: float, until: float, limit: int) -> list[tuple[JobKey, int, str, str]]:
-        """Key, uid, GPUs and state of the newest jobs that had GPUs and ended in a span of time.
+    def ends_on_gpus(
+        self, since: float, until: float, limit: int
+    ) -> list[tuple[JobKey, int, str, str, float]]:
+        """Key, uid, GPUs, state and end of the newest jobs that had GPUs and ended in a span of time.
 
         Reads at most `limit` jobs, by the index of ends, and not their specs: 1 ms for 500.
         """
         sql = (
-            "SELECT key, uid, gpu_ids, state FROM (SELECT key, uid, gpu_ids, state FROM jobs"
+            "SELECT key, uid, gpu_ids, state, finished_at FROM"
+            " (SELECT key, uid, gpu_ids, state, finished_at FROM jobs"
             " WHERE finished_at BETWEEN ? AND ? ORDER BY finished_at DESC LIMIT ?) WHERE gpu_ids != ''"
         )
         return [(JobKey(row[0]), *row[1:]) for row in self._rows(sql, (since, until, limit))]

@@ -34,7 +34,8 @@ class Rule(NamedTuple):
     # Literal texts, case-sensitive. Lines that contain one of them are judged; a plain search for a literal is
     # much faster than a regular expression.
     find: tuple[str, ...]
-    # What happened, and what to do. `{name}` is a group of the pattern.
+    # What happened, and what to do. `{name}` is a group of the pattern, `{job}` the job, `{cpu_job}` the job if
+    # it has no GPU. A part in brackets is left out if its name is missing.
     summary: str
     advice: tuple[str, ...]
     # A line that the rule finds; a test holds it.
