@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gflow.core.events import Cancel, Exited, GpusSeen, Release, Tick, Update
+from gflow.core.events import Cancel, Exited, GpusSeen, Hold, Idled, Release, Tick, Update
 from gflow.core.ids import JobKey, job_key, label, parse_label
-from gflow.core.model import JobState
+from gflow.core.model import Idle, JobState
 from gflow.core.policy import Policy
 from gflow.core.reasons import parse
 from gflow.testing import spec, submit
@@ -249,3 +249,49 @@ def test_cpu_job_gets_start_reservation_behind_gpu_jobs():
     assert scenario.running() == ["1"], "the last would delay the one without GPUs"
     scenario.end("1")
     assert scenario.running() == ["2"], "who has waited longest comes first"
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_stop_of_an_idle_job_preempts_nothing_whatever_waits_for_a_start(scenario, is_awaited):
+    """A job that waited for the start of another made every event preempt."""
+    scenario.submit(spec(gpus=4, stop_if_idle_s=60), spec(gpus=2, preemptible=True))
+    scenario.submit(spec(gpus=6, priority=50))
+    if is_awaited:
+        scenario.submit(spec(depends_start=(key("3"),)))
+    scenario.apply(Idled(at=scenario.clock.now(), key=key("1"), attempt=1, idle=Idle(1, 60.0, "idle")))
+    assert scenario.reference.stopping == {key("1")}
+    scenario.end("1")
+    assert scenario.reference.stopping == {key("2")}
+
+
+def reserved_after(scenario, seconds: float, limit_s: int) -> list[str]:
+    """The jobs with start reservations, after a round at this time.
+
+    Job 2 begins after 90 s and is the first of a group with job 3, which waits from the beginning for jobs of
+    this time limit. Jobs 4 and 5 are due after 80 s, and so is job 6, of a lower priority.
+    """
+    now = scenario.clock.now().wall
+    scenario.submit(spec(gpus=6, cpus=1), spec(gpus=6, time_limit_s=limit_s, begin_at=now + 90.0))
+    scenario.submit(spec(gpus=6, time_limit_s=limit_s))
+    scenario.clock.advance(1.0)
+    scenario.submit(spec(gpus=6, time_limit_s=50), spec(gpus=6, time_limit_s=40))
+    scenario.submit(spec(gpus=6, priority=5, time_limit_s=40), spec(gpus=6, priority=1), spec())
+    for passed in (seconds - 10.0, 10.0):
+        scenario.apply(Tick(at=scenario.clock.advance(passed)))
+    scenario.end("8")
+    return [label(one.key) for one in scenario.state.start_reservations.entries]
+
+
+def test_hold_of_the_first_of_a_group_moves_reservations(scenario):
+    """The next of its group had waited for longer and barred others, whose reservations were kept."""
+    assert reserved_after(scenario, 100.0, 10_000) == ["4", "5", "6"]
+    assert scenario.apply(Hold(at=scenario.clock.now(), uid=0, keys=(key("2"),)))
+    entries = scenario.state.start_reservations.entries
+    assert [label(one.key) for one in entries if one.place == one.group.bucket.place] == ["6"]
+
+
+def test_job_that_becomes_the_first_of_a_group_moves_reservations(scenario):
+    """It has waited for less than the job that was the first, and whose reservation was kept."""
+    assert reserved_after(scenario, 88.0, 45) == ["3", "4", "6"]
+    scenario.apply(Tick(at=scenario.clock.advance(10.0)))
+    assert [label(one.key) for one in scenario.state.start_reservations.entries] == ["4", "5", "6"]

@@ -331,8 +331,8 @@ def release_started(state: State, at: Moment, effects: list[Effect]) -> bool:
     children = _defer_many(state, affected)
     for key in children:
         release_or_cut_off(state, state.jobs[key], at, effects)
-    groups = {state.ready.where.get(key) for key in children}
-    start_among(state, groups, at, effects)
+    if children:
+        start_among(state, {state.ready.where.get(key) for key in children}, at, effects)
     return bool(children)
 
 

@@ -31,17 +31,15 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     jobs = check_hold(state, event)
     release_claims(state, event, event.keys, effects)
     jobs = [job for job in jobs if not job.is_final]
-    freed = any(state.start_reservations.has(job.key) for job in jobs)
     for job in jobs:
         if job.key in state.remote.jobs:
-            freed |= state.leave_race(job, event.at.boot)
+            state.leave_race(job, event.at.boot)
             _hold_remote(job, effects)
         elif job.state is JobState.QUEUED:
             state.leave_queue(job)
             move(job, JobState.HOLD, HELD)
             effects += (Save(job), AddAuditEntry(job.key, "held"))
-    if freed:
-        run_round(state, event.at, effects)  # a start reservation is gone: other jobs may start
+    run_round(state, event.at, effects)  # start reservations may be gone: other jobs may start
 
 
 def check_hold(state: State, event: Hold) -> list[Job]:

@@ -21,7 +21,7 @@ from gflow.core.forecast.start_time import played_starts
 from gflow.core.lifecycle.finish import begin_remote, find_remote_task
 from gflow.core.model import Job, JobState, Moment
 from gflow.core.reasons import parse
-from gflow.core.scheduling.scheduler import hand_over, run_round
+from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.state import State
 
 
@@ -108,7 +108,4 @@ def _overflow(state: State, late: list[tuple[Job, str]], at: Moment, effects: li
         job.target = job.spec.overflow
         state.remote.pending.add(job.key)
         effects.append(AddAuditEntry(job.key, "overflows", f"to {job.target}: {why}"))
-    if any(state.start_reservations.has(job.key) for job, _ in late):
-        run_round(state, at, effects)  # a start reservation is gone: other jobs may start
-    else:
-        hand_over(state, at, effects)
+    run_round(state, at, effects)  # start reservations may be gone: other jobs may start

@@ -119,7 +119,8 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
     heap = [state.ready.position_of(group) for group in new if group.bucket.may_fit(room)]
     heapq.heapify(heap)
     needs_round = False
-    if heap or not state.start_reservations.entries:  # else none of them starts, whatever is reserved
+    # If none of them fits, reservations change only where a job that returns is the first of a group again.
+    if heap or not state.start_reservations.entries or any(_has_new_first(group, at) for group in new):
         state.start_reservations.pass_time(at)
         needs_round = _refresh_reservations(state, at)
     while heap:
@@ -143,6 +144,12 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
     )
     if needs_round or (state.running.preemptible and preempt(state, at, effects)):
         run_round(state, at, effects)  # jobs that a reservation blocked may start now
+
+
+def _has_new_first(group: Group, at: Moment) -> bool:
+    """Whether a job that waits from now on came before the others of its group."""
+    head = group.head()
+    return head is not None and len(group.members) > 1 and group.members[head] == at.boot
 
 
 def _refresh_reservations(state: State, at: Moment) -> bool:
