@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.model import Spec
+from gflow.core.state import runtime_estimates
 from gflow.core.state.runtime_estimates import SPAN_S, UNKNOWN_S, RuntimeEstimates
 from gflow.core.sweep_template import fill_spec
 
@@ -211,3 +212,26 @@ def test_dependent_estimates_are_updated(ends, waiting, is_named):
         for batch in batches:
             history.look_at(batch)
         assert told == [(batch.length, batch.is_known) for batch in batches]
+
+
+def test_kinds_without_jobs_are_forgotten_when_there_are_many(monkeypatch):
+    """Each run has a name of its own in letters, for years."""
+    monkeypatch.setattr(runtime_estimates, "KEPT_KINDS", 50)
+    history = RuntimeEstimates()
+    waiting = history.batch_of(ended(1, gpus=1, command=(), name="waiting"))
+    waiting.waiting = 1
+    history.started(running(2, 0, command=(), name="running"))
+    for number in range(3, 1000):
+        name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+        times = {"submitted_at": 9.0 * number, "started_at": 9.0 * number, "finished_at": 9.0 * number + 7.0}
+        history.learn(ended(number, gpus=1, command=(), name=name, **times))
+        often = ended(
+            number, gpus=1, command=(), name="often", **times | {"ran_s": 9e4 if number == 3 else 7.0}
+        )
+        history.learn(often)
+    tables = (history.kinds, history._endless, history._known_since, history._longest)
+    assert max(map(len, tables)) <= 102
+    names = {kind[1] for kind in history.kinds}
+    assert {"waiting", "running", name} < names
+    assert history.longest(0, history.batch_of(often)) == 9e4
+    assert history.batch(waiting.kind, waiting.span) is waiting

@@ -35,8 +35,10 @@ UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
 # The parts of a name in which the runs of a sweep differ.
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
-# Batches that are kept of each kind.
+# Batches that are kept of each kind; and kinds of which no job waits or runs, between this many and twice as
+# many. The jobs that are learnt from after a restart make at most as many.
 KEPT_SPANS = 120
+KEPT_KINDS = 10_000
 # Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
 MOST_STALE = 64
 
@@ -128,7 +130,10 @@ class RuntimeEstimates:
     def __init__(self, *, use_history: bool = True) -> None:
         # Whether finished jobs count, or time limits only.
         self._use_history = use_history
+        # The batches of each kind; the kind that was learnt of last comes last.
         self.kinds: dict[Kind, dict[int, Batch]] = {}
+        # The number of kinds at which unused ones are dropped.
+        self._most_kinds = 2 * KEPT_KINDS
         # When the first job of each kind that has finished ended (wall clock).
         self._known_since: dict[Kind, float] = {}
         # By user and number of GPUs: run times of finished jobs, by the span in which they ended.
@@ -150,6 +155,8 @@ class RuntimeEstimates:
     def batch(self, kind: Kind, span: int) -> Batch:
         spans = self.kinds.get(kind)
         if spans is None:
+            if len(self.kinds) >= self._most_kinds:
+                self._forget_kinds()
             spans = self.kinds[kind] = {}
             self._endless[kind] = {}
         batch = spans.get(span)
@@ -220,6 +227,7 @@ class RuntimeEstimates:
             self._known_since[kind] = ended_at
         span = int(job.submitted_at // SPAN_S)
         batch, length = self.batch(kind, span), length_of(job)
+        self.kinds[kind] = self.kinds.pop(kind)
         if length > self._longest.get(kind, 0.0):
             self._longest[kind] = length
             for other in self.kinds[kind].values():
@@ -341,6 +349,15 @@ class RuntimeEstimates:
             if not batch.starts and not batch.waiting:
                 del spans[span]
                 self._endless[batch.kind].pop(span, None)
+
+    def _forget_kinds(self) -> None:
+        """Drop the kinds of which no job has ended for longest. Those with waiting or running jobs stay."""
+        for kind in list(self.kinds)[:-KEPT_KINDS]:
+            if not any(batch.starts or batch.waiting for batch in self.kinds[kind].values()):
+                del self.kinds[kind], self._endless[kind]
+                self._known_since.pop(kind, None)
+                self._longest.pop(kind, None)
+        self._most_kinds = len(self.kinds) + KEPT_KINDS
 
 
 def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
