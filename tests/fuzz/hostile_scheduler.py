@@ -232,6 +232,8 @@ def violations(asked: Sequence[tuple[str, Any]], world: World) -> list[str]:
         if what in ("start", "exec"):
             found += [f"{what} {why}" for why in _faults_of(about, world)]
         run = about.run if isinstance(about, Launch) else about[0] if what == "signal" else about
+        if what == "start" and known.get(run) not in (None, about.uid):
+            found.append("start of another user's run")
         if what in ("start", "adopt"):
             known[run] = about.uid if what == "start" else known.get(run)
         elif run not in known:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gflow.privileged import checked_target, messages
 from gflow.privileged.checked_target import START_CHECKS, CheckedTarget, check_user
 from gflow.targets.port import Launch, Run
-from tests.fuzz.hostile_scheduler import ANN, HostileScheduler, Recorder, World, attack, violations
+from tests.fuzz.hostile_scheduler import (
+    ANN,
+    BOB,
+    HostileScheduler,
+    KnownMachine,
+    Recorder,
+    World,
+    attack,
+    violations,
+)
 
 WORLD = World()
 # Messages and launches of one attack; `make fuzz` sends more.
@@ -80,6 +89,19 @@ def test_removal_of_a_check_of_numbers_is_noticed(
 ) -> None:
     monkeypatch.setattr(checked_target, name, mutant)
     assert violations(attacked(0).asked, WORLD)
+
+
+def test_run_stays_that_of_the_user_who_began_it() -> None:
+    """Another user cannot start it once more, and then execute a command in it."""
+    recorder = Recorder()
+    target = CheckedTarget(recorder, WORLD.rules)
+    start = messages.decode(msgspec.msgpack.encode(START))
+    messages.carry_out(start, target, KnownMachine(WORLD))
+    messages.carry_out(start, target, KnownMachine(WORLD))  # again after an error of the machine
+    other = messages.decode(msgspec.msgpack.encode(START | {"uid": BOB, "user": "bob"}))
+    with pytest.raises(PermissionError, match="it is a run of another user"):
+        messages.carry_out(other, target, KnownMachine(WORLD))
+    assert [what for what, _ in recorder.asked] == ["start", "start"]
 
 
 def test_root_runs_its_own_jobs_while_the_scheduler_is_root() -> None:

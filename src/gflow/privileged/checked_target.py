@@ -108,7 +108,7 @@ class CheckedTarget:
 
     def signal(self, run: Run, number: int) -> None:
         if abs(number) not in SIGNALS:
-            log.warning("refused to send signal %d", number)
+            log.warning("refused to send signal %d to %s", number, run.name)
         elif self._is_ours(run):
             self._target.signal(run, number)
 
@@ -116,10 +116,9 @@ class CheckedTarget:
         return self._target.terminal(run)
 
     def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
-        """The user must be that of the run, if it was started here."""
         self._check(launch, "execute a command in")
-        if launch.run not in self._runs or self._runs[launch.run] not in (None, launch.uid):
-            raise PermissionError(errno.EPERM, "it is not a run of this user")
+        if launch.run not in self._runs:
+            raise PermissionError(errno.EPERM, "it was neither started nor adopted here")
         return self._target.exec_command(launch, command, is_tty=is_tty)
 
     def adopt(self, run: Run) -> bool:
@@ -138,14 +137,16 @@ class CheckedTarget:
         self._target.forget_others(keep)
 
     def _check(self, launch: Launch, what: str) -> None:
-        """PermissionError: a check refuses the launch."""
-        for check in START_CHECKS:
-            if why := check(launch, self._rules):
-                log.warning("refused to %s %s as uid %s: %s", what, launch.run, launch.uid, why)
-                raise PermissionError(errno.EPERM, why)
+        """PermissionError: a check refuses the launch, or its run was started here for another user."""
+        why = next(filter(None, (check(launch, self._rules) for check in START_CHECKS)), "")
+        if not why and self._runs.get(launch.run) not in (None, launch.uid):
+            why = "it is a run of another user"
+        if why:
+            log.warning("refused to %s %s as uid %s: %s", what, launch.run.name, launch.uid, why)
+            raise PermissionError(errno.EPERM, why)
 
     def _is_ours(self, run: Run) -> bool:
         """Whether a run was started or adopted here, and is not forgotten yet."""
         if run not in self._runs:
-            log.info("%s is not known: no signal is sent", run)
+            log.info("%s is not known: no signal is sent", run.name)
         return run in self._runs
