@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
+from gflow.targets.file_rights import LocalOpener, Owner
 from gflow.targets.slurm.ssh.log_copies import Log, LogCopies
 from gflow.targets.slurm.ssh.remote_folder import RemoteFolder, Unreachable
 from gflow.targets.slurm.ssh.remote_progress import RemoteProgress
 from gflow.targets.slurm.ssh.ssh_runner import ScriptResult
+from tests.user_accounts import shared_folder
 
 from .test_slurm_remote_folder import SHELLS, LocalShell
 
@@ -67,6 +70,22 @@ def test_failed_fetch_is_answered_and_made_up_for(copies, tmp_path):
     made.fetch(log, lambda is_complete: (answers.append(is_complete), done.set()))
     assert done.wait(20) and answers == [False, True]
     assert (tmp_path / "here.log").read_text() == "text\n"
+
+
+def test_copy_that_is_read_only_does_not_keep_others_from_their_logs(copies, tmp_path):
+    """A user may have protected the log of a job that has ended; root's daemon has the rights of the user."""
+    with shared_folder() as root:
+        made, _ = copies
+        made._files = LocalOpener(Owner(65_534, 65_534))
+        for name in ("1", "2"):
+            (tmp_path / name).write_text(f"{name}\n")
+        if os.getuid() == 0:
+            os.chown(root, 65_534, 65_534)
+        protected, other = (Log(f"~/{name}", f"{root}/{name}.log") for name in ("1", "2"))
+        made.copy([protected])
+        os.chmod(protected.here, 0o400)
+        made.copy([protected, other])
+        assert (root / "1.log").read_text() == "1\n" and (root / "2.log").read_text() == "2\n"
 
 
 def test_progress_reports_are_read_once_and_only_whole_lines(tmp_path):

@@ -19,7 +19,7 @@ from gflow.errors import Refused
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # A link or a pipe in the place of a copy is not opened.
-COPY = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+COPY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class FileOpener(Protocol):
@@ -34,8 +34,8 @@ class FileOpener(Protocol):
     def open_folder(self, path: str) -> int:
         """A folder, to ask about its file system (O_PATH)."""
 
-    def open_copy(self, path: str, *, creates: bool) -> int:
-        """The copy of a log, for writing. With `creates`, it is made if it does not exist."""
+    def open_copy(self, path: str, *, writes: bool) -> int:
+        """The copy of a log, for reading. With `writes` for writing; it is made if it does not exist."""
 
 
 class Owner(NamedTuple):
@@ -75,11 +75,11 @@ class LocalOpener:
         with _acting_as(self._owner):
             return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
-    def open_copy(self, path: str, *, creates: bool) -> int:
+    def open_copy(self, path: str, *, writes: bool) -> int:
         with _acting_as(self._owner):
-            if creates:
+            if writes:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-            fd = os.open(path, COPY | (os.O_CREAT if creates else 0), 0o600)
+            fd = os.open(path, COPY | (os.O_WRONLY | os.O_CREAT if writes else os.O_RDONLY), 0o600)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, f"{path} is not a regular file")

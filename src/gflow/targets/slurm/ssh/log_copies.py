@@ -159,7 +159,7 @@ class LogCopies:
 
     def _size(self, path: str) -> int:
         try:
-            fd = self._files.open_copy(path, creates=False)
+            fd = self._files.open_copy(path, writes=False)
         except FileNotFoundError:
             return 0
         try:
@@ -175,7 +175,7 @@ class LogCopies:
             return False
         if not text and not size:
             return False  # it is not there (yet); a copy of what was is kept
-        fd = self._files.open_copy(path, creates=True)
+        fd = self._files.open_copy(path, writes=True)
         try:
             if size < offset:  # it was emptied there
                 os.ftruncate(fd, 0)
