@@ -74,6 +74,30 @@ def test_a_start_is_a_launch(stage):
     assert b"GFLOW_JOB_ID=1\0" in launch.extra and b"CUDA_VISIBLE_DEVICES=" in launch.extra
 
 
+def test_uid_below_the_lowest_starts_on_no_target(stage, monkeypatch):
+    """`people.min_uid` came, or was raised, after the submission."""
+    settings = SimpleNamespace(is_system=True, config={"people.min_uid": 2})
+    monkeypatch.setattr(stage.executor, "_settings", settings)
+    monkeypatch.setattr("gflow.daemon.execution.executor.why_unusable", lambda uid, name: "")
+    stage.runs(running(1, uid=1), running(2, uid=1, target="cluster"))
+    problem = "StartFailed: uid 1 is below people.min_uid, which is 2"
+    assert [str(ended.end.problem) for ended in stage.ends] == [problem, problem]
+    assert not stage.target.started
+
+
+def test_job_on_a_cluster_goes_on_when_its_account_is_locked(stage, monkeypatch):
+    """After a restart it is started again, so that the cluster is asked for it."""
+    monkeypatch.setattr(
+        stage.executor, "_settings", SimpleNamespace(is_system=True, config={"people.min_uid": 0})
+    )
+    monkeypatch.setattr("gflow.daemon.execution.executor.why_unusable", lambda uid, name: "it is locked")
+    monkeypatch.setattr(stage.executor, "_launch", lambda job: SimpleNamespace(job=job, run=job.key))
+    stage.executor.start(running(1, target="cluster"))
+    stage.executor.start(running(2))
+    assert [launch.job.number for launch in stage.target.started] == [1]
+    assert [str(ended.end.problem) for ended in stage.ends] == ["StartFailed: it is locked"]
+
+
 @pytest.mark.parametrize(("address", "why"), [("gone", "the stored text gone is gone"), ("bug", "'a bug'")])
 def test_a_job_that_cannot_be_started_ends_and_the_others_start(stage, address, why):
     stage.runs(running(1, environ=address), running(2, 0))

@@ -35,6 +35,7 @@ from gflow.daemon.settings import Settings
 from gflow.diagnosis.doctor.job_facts import relevant
 from gflow.errors import Refused, StoreError
 from gflow.fault_points import point
+from gflow.privileged.accounts import why_below
 from gflow.store.port import Store
 from gflow.targets.outcome import SHORTAGES
 from gflow.targets.port import End, Ended, Launch, Run
@@ -103,7 +104,8 @@ class Executor:
         `is_new`: certainly no earlier daemon has started it.
         """
         point("start.before-order")
-        if self._settings.is_system and (why := why_unusable(job.uid, job.user)):
+        # A job that is on a cluster already goes on, like one that runs here.
+        if self._settings.is_system and (is_new or job.target == LOCAL) and (why := self._why_barred(job)):
             self._failed(job, Refused(why))
             return
         try:
@@ -121,6 +123,11 @@ class Executor:
         except (OSError, MemoryError) as error:
             self._failed(job, error)
         point("start.after-order")
+
+    def _why_barred(self, job: Job) -> str:
+        """Why jobs of this account may not start now; empty: they may."""
+        least = self._settings.config["people.min_uid"]
+        return why_unusable(job.uid, job.user) or why_below(job.uid, least)
 
     def exec_command(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
         """Run a command in the environment of a running job (exec); returns the path of its socket."""
