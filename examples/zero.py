@@ -34,7 +34,7 @@ for step in range(kept["step"] if kept else 0, STEPS):
     # All ranks stop after the same step: DeepSpeed saves and loads with all of them.
     asked = torch.tensor(int(stop.is_asked), device=engine.device)
     dist.all_reduce(asked, dist.ReduceOp.MAX)
-    if asked:
+    if asked and step + 1 < STEPS:
         engine.save_checkpoint(FOLDER, client_state={"step": step + 1})
         raise SystemExit(75)
 if rank == 0:
