@@ -286,3 +286,16 @@ def test_unforeseen_error_of_one_rank_ends_the_save_on_all(tmp_path, monkeypatch
         keeper.close()
 
     assert ranks(2, act, timeout_s=30) == [0, 0]
+
+
+def test_unforeseen_error_of_a_commit_ends_the_save_on_all(tmp_path):
+    """The first rank cannot write the manifest; the others wait for its word."""
+
+    def act(rank: int) -> None:
+        keeper = Checkpointer(tmp_path / "c")
+        keeper.save(1, {"a": 1}, about={"score": {1, 2}})
+        with pytest.raises(CheckpointError, match=r"no checkpoint of step 1: .*set is not JSON"):
+            keeper.wait()
+        keeper.close()
+
+    assert ranks(2, act, timeout_s=30) == [0, 0]

@@ -221,7 +221,7 @@ class Checkpointer:
                     )
                 about = {"world": self._ranks.world, **self._about}
                 saved = self.directory.commit(path, step, everything, about)
-            except (OSError, GflowError) as failure:
+            except Exception as failure:  # any: the other ranks wait for its text
                 self.directory.abandon(path)
                 is_plain = isinstance(failure, GflowError)
                 error = failure if is_plain else CheckpointError(f"no checkpoint of step {step}: {failure}")
