@@ -16,7 +16,19 @@ import gflow
 
 ROOT = Path(gflow.__file__).parent
 # Parts of the daemon's process. What else there is runs as its caller.
-PARTS = ("config", "core", "daemon", "gpu", "options", "privileged", "store", "targets", "text", "wire")
+PARTS = (
+    "config",
+    "core",
+    "daemon",
+    "diagnosis",
+    "gpu",
+    "options",
+    "privileged",
+    "store",
+    "targets",
+    "text",
+    "wire",
+)
 # Names of functions that change whose rights apply, give a file to another user, or signal a process.
 RIGHTS = (
     "setfsuid setfsgid setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups"
