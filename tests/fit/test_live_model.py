@@ -8,6 +8,7 @@ import pytest
 
 from gflow import fit
 from gflow.errors import UsageError
+from gflow.ml.fit.recipe import Recipe
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -97,6 +98,17 @@ def test_example_is_a_mapping_or_a_tensor_and_step_is_the_callers():
         fit.estimate(model=torch.nn.Linear(64, 8), example=torch.zeros(4, 64), step=step).total_params == 520
     )
     assert seen
+
+
+def test_recipe_replaces_what_the_example_tells_of_the_training():
+    live = {
+        "model": Tagger(),
+        "example": (torch.zeros(2, 32, dtype=torch.long), torch.zeros(2, dtype=torch.long)),
+    }
+    found = fit.estimate(**live, recipe=Recipe(batch=64, optimizer="SGD"))
+    assert found == fit.estimate(**live, batch=64, optimizer="sgd")
+    with pytest.raises(UsageError, match="recipe cannot be combined with batch"):
+        fit.estimate(**live, recipe=Recipe(), batch=64)
 
 
 def test_model_in_16_bit_is_predicted_in_16_bit():

@@ -318,11 +318,15 @@ def _training(model: Model) -> gpu_choice.Workload:
 # ---------------------------------------------------------------- Python
 
 
-def arguments(options: Iterable[Option], keywords: Mapping[str, object]) -> dict[str, Any]:
-    """Values by the names of options, from the keyword arguments of a function."""
+def arguments(
+    options: Iterable[Option], keywords: Mapping[str, object], recipe: Recipe | None = None
+) -> dict[str, Any]:
+    """Values by the names of options, from the keyword arguments of a function. `recipe`: replaces some."""
     given = {name: value for name, value in keywords.items() if name not in LIVE}
     live: dict[str, Any] = {name: keywords[name] for name in LIVE if keywords.get(name) is not None}
     values = values_of(options, given)
+    if recipe is not None and (further := sorted(RECIPE & values.keys())):
+        raise UsageError(f"recipe cannot be combined with {further[0]}", hint="put it into the recipe")
     if not live:
         return values
     if "model" not in live or "example" not in live:
@@ -353,10 +357,8 @@ def estimate(**options: Unpack[EstimateKeywords]) -> Answer:
     training. Returns what `gflow fit --json` prints: a dictionary whose entries are attributes too.
     """
     given = {name: value for name, value in options.items() if name != "recipe"}
-    values, recipe = arguments((*MODEL, *fit_options.RECIPE, *CARD, *CHART), given), options.get("recipe")
-    if recipe is not None and (further := sorted(RECIPE & values.keys())):
-        raise UsageError(f"recipe cannot be combined with {further[0]}", hint="put it into the recipe")
-    return predict(values, chosen=recipe)
+    recipe = options.get("recipe")
+    return predict(arguments((*MODEL, *fit_options.RECIPE, *CARD, *CHART), given, recipe), chosen=recipe)
 
 
 @with_keywords(PlanKeywords)
