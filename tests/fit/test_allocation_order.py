@@ -173,6 +173,22 @@ def test_convolution_with_channels_last_copies_what_has_them_first():
     assert found[:6] == pytest.approx([16, 16, 16, weight, -16, -16])
 
 
+def test_convolution_copies_weights_in_another_layout_for_its_result_and_the_gradient_of_the_input():
+    class Mixed(Pictures):
+        def forward(self, x):
+            return self.first(self.second(x)).mean()
+
+    def make():
+        return Mixed(), {"x": torch.empty(4, 16, 256, 256)}
+
+    weight = 16 * 16 * 9 * 4 / MIB
+    # The input of the layer with channels last is copied; so are the weights of the next one.
+    found = moves(make, ["convolution.default"], "forward", least=512)
+    assert found == pytest.approx([16, 16, -16, 16, weight, -weight])
+    found = moves(make, ["convolution_backward"], "backward", least=512)
+    assert found[:6] == pytest.approx([16, 16, weight, -weight, weight, -16])
+
+
 def test_softmax_copies_input_that_is_not_contiguous():
     def make():
         return Pictures(), {"x": torch.empty(4, 16, 256, 256)}
