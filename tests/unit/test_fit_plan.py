@@ -14,7 +14,7 @@ from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
 from gflow.ml.fit.cuda.allocator import Allocator
 from gflow.ml.fit.fits import largest_batch
 from gflow.ml.fit.formula import FormulaRun
-from gflow.ml.fit.plan import Plan, PlanRequest, Way, plan, read
+from gflow.ml.fit.plan import Plan, PlanRequest, Way, _kinds, plan, read
 from gflow.ml.fit.recipe import Recipe
 from gflow.ml.fit.sharding import SHARDING, Shaping, Sharing, blocks_of, extras, per_gpu_bytes
 from gflow.ml.fit.speed import Work, work_of
@@ -325,6 +325,30 @@ def test_plan_sets_the_options_of_a_run(precision, gpus, sharding, told):
     rest = {"effective_batch": 8 * gpus, "gradient_checkpointing": True, "clip": 1.0}
     assert found.run == told | rest
     assert found.micro_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("sharding", "tools"), [("fsdp", []), ("none", ["DeepSpeed"]), ("zero2", ["DeepSpeed"])]
+)
+def test_run_offloads_what_fsdp_shards(sharding, tools):
+    way = Way(micro_batch=4, accumulate=1, checkpointing=False, sharding=sharding, eight_bit=False,
+              offload=True, gpus=2)  # fmt: skip
+    assert way.tools == tools
+    found = Plan(gpu="H200", precision="bf16", effective_batch=8, sequence=512, confidence="high",
+                 chosen=way, alternatives=[])  # fmt: skip
+    if tools:
+        with pytest.raises(Refused, match="needs DeepSpeed"):
+            _ = found.run
+    else:
+        assert found.run["offload"] and found.run["strategy"] == "fsdp"
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("bf16", True), ("fp16", False)])
+def test_plan_offloads_no_shards_with_fp16(precision, expected):
+    request = PlanRequest(find_gpu("H200"), 2, 8, 512, precision)
+    ways = [way for way in _kinds([False], request) if way.offload and way.gpus == 2]
+    assert any(way.sharding == "fsdp" for way in ways) == expected
+    assert any(way.sharding == "zero2" for way in ways)
 
 
 def test_plan_unsupported_by_gflow_train_is_refused():

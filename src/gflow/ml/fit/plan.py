@@ -34,7 +34,7 @@ ALTERNATIVES = 5
 
 
 TECHNIQUES = ("8-bit", "offload", "sharding", *(one for one in SHARDING if one != "none"), "checkpointing")
-# What carries out a technique that `gflow.train.Run` does not.
+# What carries out a technique that `gflow.train.Run` does not. Run offloads what FSDP shards.
 TOOLS = {"zero1": "DeepSpeed", "zero2": "DeepSpeed", "offload": "DeepSpeed", "8-bit": "bitsandbytes"}
 
 
@@ -57,7 +57,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tools(self) -> list[str]:
         """What it needs besides gflow.train."""
-        used = [self.sharding, *(["offload"] if self.offload else []), *(["8-bit"] if self.eight_bit else [])]
+        is_offloaded = self.offload and self.sharding != "fsdp"
+        used = [self.sharding, *(["offload"] if is_offloaded else []), *(["8-bit"] if self.eight_bit else [])]
         return sorted({TOOLS[one] for one in used if one in TOOLS})
 
     @property
@@ -108,9 +109,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused(
                 "gflow.train does not train weights in fp16", hint="plan with --precision fp16 or bf16-pure"
             )
-        more = {"expandable_segments": True} if self.expandable_segments else {}
         return {
-            **more,
+            **({"expandable_segments": True} if self.expandable_segments else {}),
+            **({"offload": True} if way.offload else {}),
             "precision": self.precision,
             "effective_batch": self.effective_batch,
             "gradient_checkpointing": way.checkpointing,
@@ -230,7 +231,7 @@ def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
                 for eight_bit, offload in ((False, False), (True, False), (False, True)):
                     if eight_bit and (not request.has_states or "8-bit" in request.without):
                         continue
-                    if offload and "offload" in request.without:
+                    if offload and not _may_offload(sharding, request):
                         continue
                     yield Way(
                         micro_batch=request.effective_batch // count,
@@ -241,6 +242,11 @@ def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
                         offload=offload,
                         gpus=count,
                     )
+
+
+def _may_offload(sharding: str, request: PlanRequest) -> bool:
+    """FSDP does not offload with fp16: the gradient scaler works on the GPU."""
+    return "offload" not in request.without and (sharding != "fsdp" or request.precision != "fp16")
 
 
 def _shardings(gpus: int, without: frozenset[str]) -> list[str]:

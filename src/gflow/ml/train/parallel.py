@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,17 @@ from gflow.ml.train.ranks import Ranks
 STRATEGIES = ("auto", "ddp", "fsdp", "none")
 
 
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated layers: members of the outermost lists of modules."""
+# Classes of modules.
+Layers = type[nn.Module] | Sequence[type[nn.Module]]
+
+
+def blocks(model: nn.Module, layers: Layers | None = None) -> Iterator[nn.Module]:
+    """Yield the repeated layers: the outermost modules of the classes `layers`, or, without them, members of
+    the outermost lists of modules.
+    """
+    if layers is not None:
+        yield from _instances(model, layers if isinstance(layers, type) else tuple(layers))
+        return
     for child in model.children():
         if isinstance(child, nn.ModuleList):
             yield from child
@@ -28,16 +37,53 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
 
 
-def recompute(model: nn.Module) -> None:
+def _instances(
+    model: nn.Module, layers: type[nn.Module] | tuple[type[nn.Module], ...]
+) -> Iterator[nn.Module]:
+    for child in model.children():
+        if isinstance(child, layers):
+            yield child
+        else:
+            yield from _instances(child, layers)
+
+
+def check_layers(model: nn.Module, layers: Layers | None) -> None:
+    """Refuse classes of which the model has no module: nothing would be sharded or recomputed by layers."""
+    if layers is not None and not any(True for _ in blocks(model, layers)):
+        names = [one.__name__ for one in ([layers] if isinstance(layers, type) else layers)]
+        raise UsageError(
+            f"the model has no {' or '.join(names) or 'layers'}", hint="print(model) shows its classes"
+        )
+
+
+def check_offload(offload: bool, strategy: str, precision: str, is_on_cpu: bool, world: int) -> bool:
+    """Return whether weights and optimizer states are kept in CPU memory; refuse what would not do so."""
+    if not offload:
+        return False
+    if strategy != "fsdp":
+        raise UsageError("offload=True needs FSDP", hint='Run(strategy="fsdp", offload=True)')
+    if precision == "fp16":
+        raise UsageError(
+            "offload=True does not go with fp16: its gradient scaler works on the GPU",
+            hint='precision="bf16"',
+        )
+    if world == 1 and not is_on_cpu:
+        raise UsageError(
+            "offload=True needs several processes: a single one does not shard", hint="gflow launch train.py"
+        )
+    return world > 1
+
+
+def recompute(model: nn.Module, layers: Layers | None = None) -> None:
     """Enable gradient checkpointing: repeated layers keep only their inputs and are computed twice."""
-    if hasattr(model, "gradient_checkpointing_enable"):
+    if layers is None and hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
         return
-    found = list(blocks(model))
+    found = list(blocks(model, layers))
     if not found:
         raise UsageError(
             "this model has no list of layers to recompute",
-            hint="use torch.utils.checkpoint inside of it; gradient_checkpointing=False here",
+            hint="name their classes: run.model(net, layers=(Block,))",
         )
     for block in found:
         # On the instance: names in the state dict stay as they are.
@@ -45,7 +91,14 @@ def recompute(model: nn.Module) -> None:
 
 
 def parallelize(
-    model: nn.Module, strategy: str, ranks: Ranks, device: torch.device, dtype: torch.dtype | None
+    model: nn.Module,
+    strategy: str,
+    ranks: Ranks,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    layers: Layers | None = None,
+    offload: bool = False,
 ) -> nn.Module:
     """Wrap the model as a replica (DDP) or a shard (FSDP); unchanged with a single rank."""
     if strategy not in STRATEGIES:
@@ -54,7 +107,7 @@ def parallelize(
     if ranks.world == 1 or strategy == "none" or not (is_trained or strategy == "fsdp"):
         return model
     if strategy == "fsdp":
-        return _shard(model, device, dtype)
+        return _shard(model, device, dtype, layers, offload)
     from torch.nn.parallel import DistributedDataParallel
 
     if device.type == "cuda":
@@ -66,19 +119,21 @@ def parallelize(
     return DistributedDataParallel(model, find_unused_parameters=True)
 
 
-def _shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
+def _shard(
+    model: nn.Module, device: torch.device, dtype: torch.dtype | None, layers: Layers | None, offload: bool
+) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
     # Each rank has its own random numbers, and would shard its own weights. DDP copies those of rank 0 too.
     for tensor in (*model.parameters(), *model.buffers()):
         if not tensor.is_meta:
             torch.distributed.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
-    for block in blocks(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+    place = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
+    for module in (*blocks(model, layers), model):
+        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=place)
     return model
 
 

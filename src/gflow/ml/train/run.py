@@ -48,7 +48,8 @@ class Run:
     saved. `precision`: fp32, bf16, fp16 (with
     a gradient scaler) or bf16-pure (weights, gradients and optimizer states in bf16). An optimizer step takes
     `accumulate` batches, or as many as `effective_batch` samples need on the number of GPUs in use.
-    `strategy`: ddp or fsdp, used if there are several processes.
+    `strategy`: ddp or fsdp, used if there are several processes. `offload`: with fsdp, weights, gradients and
+    optimizer states are kept in CPU memory, where the optimizer steps.
     A checkpoint is written every `every_steps` steps or `every_s` seconds, whichever comes first, and when
     the run stops: on SIGTERM, on Ctrl-C, on gflow's stop file, or `margin_s` before the time limit. A rank
     that waits longer than `timeout_s` (300) for the others fails. `on_nan`: at a loss that is not finite,
@@ -74,6 +75,7 @@ class Run:
         clip: float | None = None,
         gradient_checkpointing: bool = False,
         strategy: str = "auto",
+        offload: bool = False,
         every_steps: int | None = None,
         every_s: float = 600.0,
         keep: int = 3,
@@ -97,6 +99,9 @@ class Run:
         self.seed, self.stopped = seed, ""
         self._accumulate, self._effective = accumulate, asked or effective_batch
         self._recompute, self._strategy = gradient_checkpointing, strategy
+        self._offload = parallel.check_offload(
+            offload, strategy, precision, self.device.type == "cpu", self.ranks.world
+        )
         self._every_steps, self._every_s = every_steps, every_s
         self._state = RunState(self.device)
         if precision == "fp16":
@@ -159,15 +164,29 @@ class Run:
 
     # ------------------------------------------------------------ model, optimizer, data
 
-    def model(self, model: nn.Module, name: str = MODEL) -> nn.Module:
+    def model(
+        self, model: nn.Module, name: str = MODEL, *, layers: parallel.Layers | None = None
+    ) -> nn.Module:
         """Move the model to the device and wrap it for DDP or FSDP. Create the optimizer after this call.
 
-        Each model after the first one needs a name, for the checkpoints.
+        Each model after the first one needs a name, for the checkpoints. `layers`: the classes of the modules
+        that FSDP shards and gradient checkpointing recomputes one by one; by default the members of its lists
+        of modules.
         """
-        model = model.to(self.device, self._pure_dtype)
+        parallel.check_layers(model, layers)
+        # An offloaded model may be larger than the GPU: FSDP moves it layer by layer.
+        model = model.to("cpu" if self._offload else self.device, self._pure_dtype)
         if self._recompute:
-            parallel.recompute(model)
-        model = parallel.parallelize(model, self._strategy, self.ranks, self.device, self._dtype)
+            parallel.recompute(model, layers)
+        model = parallel.parallelize(
+            model,
+            self._strategy,
+            self.ranks,
+            self.device,
+            self._dtype,
+            layers=layers,
+            offload=self._offload,
+        )
         self._state.add_model(name, model)
         return model
 
