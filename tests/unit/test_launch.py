@@ -17,6 +17,8 @@ from gflow.cli.tools import launch as command
 from gflow.errors import Refused, UsageError
 from gflow.ml.launch.plan import Plan, batch_line, share_of, variables
 from gflow.ml.launch.ports import FIRST, LAST, free_port
+from gflow.options.commands.launch_options import OPTIONS
+from gflow.options.parse import parse
 from tests.harness import wait_until
 
 RUN = """
@@ -311,3 +313,9 @@ def test_expandable_segments_keep_other_settings_of_the_allocator():
         "PYTORCH_CUDA_ALLOC_CONF": both, "PYTORCH_ALLOC_CONF": both
     }  # fmt: skip
     assert expandable_setting({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}) == {}
+
+
+@pytest.mark.parametrize("words", ["--nproc-per-node 4 --nnodes 2", "--nproc_per_node=4 --nnodes=2"])
+def test_options_of_torchrun_are_accepted(words: str) -> None:
+    values, script = parse([*words.split(), "train.py", "--nnodes", "9"], OPTIONS, until_word=True)
+    assert (values["gpus"], values["nodes"], script) == (4, 2, ["train.py", "--nnodes", "9"])

@@ -10,6 +10,7 @@ OPTIONS = (
         "count",
         "number of GPUs, with one process each (default: all GPUs of the job, or of this machine)",
         short="g",
+        aliases=("nproc-per-node", "nproc_per_node"),  # torchrun's names
         metavar="G",
         low=1,
         high=1024,
@@ -19,6 +20,7 @@ OPTIONS = (
         "nodes",
         "count",
         "expected number of nodes of the Slurm job; another number is an error (default: no check)",
+        aliases=("nnodes",),
         metavar="N",
         low=1,
         high=65536,
