@@ -28,11 +28,11 @@ from gflow.daemon.process.tcp_settings import ListenSettings
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.api")
+# A listening socket at a port for each address of a host; OSError: none.
+BindPort = Callable[[str, int], list[socket.socket]]
 # Listen backlog; connections accepted in one turn of the event loop; and the longest such turn, since closing
 # refused connections takes time too. In a flood, a client waits behind all connections before it.
 BACKLOG = 4096
-# A listening socket at a port for each address of a host; OSError: none.
-BindPort = Callable[[str, int], list[socket.socket]]
 AT_ONCE = 64
 TURN_S = 0.005
 # The same for TCP, and the pause after each turn. A request on the Unix socket takes several turns, and must
