@@ -159,13 +159,15 @@ def test_every_block_says_what_it_is(path: Path) -> None:
 
 
 def typed_elsewhere() -> list[tuple[str, str]]:
-    """Each line of a `bash` block that calls gflow, with the name of its page."""
+    """Each line of a `bash` block, and each command of questions.md, that calls gflow; with its page."""
     blocks = [
         (path.name, block)
         for path in PAGES
         for block in re.findall(r"^```bash\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     ]
     lines = [(name, line) for name, block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    questions = (ROOT / "docs/questions.md").read_text()
+    lines += [("questions.md", line) for line in re.findall("`([^`\n]+)`", questions)]
     return [(name, line) for name, line in lines if re.match(rf"(sudo )?({'|'.join(COMMANDS)}) ", line)]
 
 
@@ -194,7 +196,9 @@ def unknown_options(words: list[str]) -> list[str]:
 
 def test_commands_that_are_typed_elsewhere_are_found() -> None:
     found = typed_elsewhere()
-    assert len(found) > 25 and {"sweeps.md", "multi-user.md", "slurm.md"} <= {name for name, _ in found}
+    assert len(found) > 25 and {"sweeps.md", "multi-user.md", "slurm.md", "questions.md"} <= {
+        name for name, _ in found
+    }
     assert unknown_options(["web", "--no-such-option", "--", "--behind"]) == ["--no-such-option"]
 
 
