@@ -11,12 +11,7 @@ from gflow.text.table import Sheet, table
 
 GIB = 1 << 30
 # What the levels of confidence mean for each figure, by the measured cases.
-ALLOCATED = {
-    "high": "usually within 1 %",
-    "medium": "usually within 5 %",
-    "low": "may be off by a third",
-    "rough": "may be off by half",
-}
+ALLOCATED = {"high": "usually within 1 %", "medium": "usually within 5 %", "rough": "may be off by half"}
 RESERVED = {
     "high": "usually within 3 %",
     "medium": "usually within 10 %",

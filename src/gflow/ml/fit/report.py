@@ -33,10 +33,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: int
     # Reserved memory plus driver, CUDA context and loaded kernels.
     process_bytes: int
-    # high: every operator is known exactly; medium: a library's choice is modelled; low: a rule was never
-    # measured; rough: a formula.
+    # high: every operator is known exactly; medium: a library's choice is modelled; low: such a choice was
+    # far off when it was measured, or a rule never was; rough: a formula.
     confidence: str
-    # Of each figure.
+    # Of each figure. Only reserved has `low`.
     confidence_allocated: str
     confidence_reserved: str
     # Reasons for less than high confidence.
