@@ -13,6 +13,8 @@ from gflow.ml.fit.recipe import Recipe
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from gflow.ml.fit.models.live_model import LiveModel  # noqa: E402
+
 SMALL = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256,
          "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
 
@@ -57,6 +59,17 @@ def test_model_and_example_of_the_caller_are_predicted_and_stay_as_they_are(wrap
     assert tagger(words).shape == (8, 10)
 
     assert found == fit.estimate(py=make, batch=8, precision="fp16", gpu="T4")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: torch.nn.DataParallel(torch.compile(model)),
+        lambda model: torch.compile(torch.nn.DataParallel(model)),
+    ],
+)
+def test_wrappers_of_a_model_are_taken_off_in_any_order(wrap):
+    assert str(LiveModel(wrap(Tagger()), torch.zeros(1, 32, dtype=torch.long))) == "Tagger"
 
 
 def test_example_has_the_batch_that_is_asked_for():

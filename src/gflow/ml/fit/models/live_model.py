@@ -21,10 +21,7 @@ class LiveModel:
     def __init__(self, model: Any, example: Any, step: Callable[..., Any] | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise UsageError(f"model={type(model).__name__} is no torch.nn.Module", hint="model=Net()")
-        # A copy of a compiled or replicated model would take its compiler or process group along.
-        while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        self._model = getattr(model, "_orig_mod", model)
+        self._model = _unwrapped(model)
         self._example = dict(example) if isinstance(example, Mapping) else example
         self._step = step
         sizes = [one.shape[0] for one in tree_leaves(self._example) if _is_batched(one)]
@@ -52,6 +49,13 @@ class LiveModel:
         # Created when the run is recorded, on the fake device: its values take no memory.
         made = self._model, lambda: tree_map(resized, self._example)
         return made if self._step is None else (*made, self._step)
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model itself: a copy of a wrapper would take its compiler or process group along."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return _unwrapped(model.module)
+    return _unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model
 
 
 def _is_batched(one: Any) -> bool:
