@@ -57,6 +57,12 @@ static long long now_ms(void) {
 
 /* ------------------------------------------------------------ requests */
 
+/* Signal the job's process group. A process that has not made its group yet gets the signal alone: TERM is blocked in it
+ * until it executes the job. */
+static void send_group(const Watch *watch, int number) {
+    if (killpg(watch->pid, number) && errno == ESRCH) kill(watch->pid, number);
+}
+
 /* Stop the job. `how`: 0: after the job's own grace time; 1: at once; more: the grace time in seconds. */
 static void stop(Watch *watch, int how) {
     long long own = (long long)(strtod(watch->order->field[GRACE].at, NULL) * 1000);
@@ -65,8 +71,8 @@ static void stop(Watch *watch, int how) {
         watch->stopping = true;
         int fd = open(watch->order->field[STOP_FILE].at, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
         if (fd >= 0) close(fd);
-        killpg(watch->pid, SIGTERM);
-        killpg(watch->pid, SIGCONT);
+        send_group(watch, SIGTERM);
+        send_group(watch, SIGCONT);
     }
     if (until < watch->kill_at) watch->kill_at = until;
 }
@@ -121,7 +127,7 @@ static void send_job(const Watch *watch, int number) {
     if (number < 0)
         kill(watch->pid, -number);
     else if (to_all || !is_shell(watch->pid) || !send_programs(watch, number))
-        killpg(watch->pid, number);
+        send_group(watch, number);
 }
 
 /* Carry out a request. It may arrive right after the order of its job, or after the end of its job. */

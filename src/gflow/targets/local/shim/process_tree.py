@@ -149,10 +149,14 @@ def send(pidfd: int, number: int, flags: int = 0) -> bool:
 def send_group(leader: int, number: int) -> None:
     """Signal the group of `leader`, an unreaped child of ours, so that its pid is not reused.
 
-    Members that run as another user cannot be signalled.
+    A leader that has not made its group yet gets the signal alone. Members that run as another user cannot be
+    signalled.
     """
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
+        try:
+            os.killpg(leader, number)
+        except ProcessLookupError:
+            os.kill(leader, number)
 
 
 def send_members(

@@ -48,10 +48,13 @@ def launch(order: Order, layers: Layers) -> StartedJob:
     groups = [group] if group is not None else _groups_of_job(order, layers)
     listener = terminal_protocol.listen(order.terminal, order.uid) if order.terminal else None
     trouble, trouble_in = os.pipe2(os.O_CLOEXEC)
+    # A signal for the child waits until it has reset our handlers, which would discard it.
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, RESET_SIGNALS)
     pid = os.fork()
     if pid == 0:
         os.close(trouble)
         _become(order, groups, trouble_in, listener)
+    signal.pthread_sigmask(signal.SIG_SETMASK, usual)
     os.close(trouble_in)
     if listener is not None:
         listener.close()
