@@ -142,9 +142,12 @@ class RemoteDirectory(CheckpointDirectory):
     # ------------------------------------------------------------ files
 
     def folder_to_write(self, path: str) -> str:
-        folder = self._temporary(f"rank-{os.getpid()}", path)
+        folder = self._folder_of_rank(path)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         return folder
+
+    def _folder_of_rank(self, path: str) -> str:
+        return self._temporary(f"rank-{os.getpid()}", path)
 
     def upload(self, path: str, names: Iterable[str]) -> None:
         with _plain_errors(path):
@@ -153,7 +156,7 @@ class RemoteDirectory(CheckpointDirectory):
                 self._files.put_file(os.path.join(self.folder_to_write(path), name), f"{path}/{name}")
 
     def drop_written(self, path: str) -> None:
-        shutil.rmtree(self.folder_to_write(path), ignore_errors=True)
+        shutil.rmtree(self._folder_of_rank(path), ignore_errors=True)
 
     def folder_to_read(self, path: str) -> str:
         return self._temporary("fetched", path)
