@@ -164,14 +164,16 @@ def test_upload_that_fails_costs_one_checkpoint(tmp_path, monkeypatch, capsys):
     assert names(url)[-3:] == ["step-00000004", "step-00000012", "step-00000015"] and not owner["process"]
 
 
-def test_local_folder_that_one_rank_cannot_make_is_named_on_all(tmp_path):
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_local_folder_that_one_rank_cannot_make_is_named_on_all(tmp_path, is_sharded):
     """As where its file system is full. The rank also cleans up behind itself, where there is nothing."""
 
     def act(rank: int) -> None:
         keeper = Checkpointer(shared(tmp_path))
         if rank == 1:
             tempfile.tempdir = "/dev/null"
-        keeper.save(1, {"a": 1}, {"rank": rank})
+        sharded = {"weights": torch.ones(4)} if is_sharded else None
+        keeper.save(1, {"a": 1}, {"rank": rank}, sharded=sharded)
         with pytest.raises(CheckpointError, match=r"no checkpoint of step 1: rank 1: .*Not a directory"):
             keeper.wait()
         keeper.close()

@@ -176,9 +176,9 @@ class Checkpointer:
             trouble = ""
             files: Files = {}
             try:
-                folder = self.directory.folder_to_write(path)
                 if shards is not None:
-                    files |= self._write_shards(folder, shards)
+                    files |= self._write_shards(path, shards)
+                folder = self.directory.folder_to_write(path)
                 for name, content in parts.items():
                     files[name] = write(os.path.join(folder, name), content)
                 self.directory.upload(path, files)
@@ -241,9 +241,12 @@ class Checkpointer:
 
         from gflow.ml.train.checkpoint.shard_writer import ShardWriter
 
-        folder = os.path.join(path, SHARDS)
+        def shards() -> str:
+            return os.path.join(self.directory.folder_to_write(path), SHARDS)
+
         # In the group of the saving threads: training goes on in the others.
-        dcp.save(sharded, storage_writer=ShardWriter(folder), process_group=self._ranks.saving)
+        dcp.save(sharded, storage_writer=ShardWriter(shards), process_group=self._ranks.saving)
+        folder = shards()
         mine = f"__{self._ranks.rank}_"
         names = [
             name
