@@ -1,6 +1,7 @@
 """The contract of the store on disk alone: durability, and refusals."""
 
 import gc
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -9,6 +10,8 @@ import pytest
 from gflow.core.ids import job_key
 from gflow.core.model import FINAL, JobState
 from gflow.errors import StoreError
+from gflow.store import files, ownership
+from gflow.store.files import beside
 from gflow.store.port import Changes, Submission, address_of
 from gflow.store.schema import APPLICATION_ID, VERSION
 from gflow.store.sqlite import SqliteStore
@@ -258,3 +261,19 @@ def test_our_file_is_marked_as_ours(path, store):
         store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     ]
     assert pragmas == [APPLICATION_ID, VERSION]
+
+
+def test_log_of_a_daemon_has_its_full_length_and_a_crash_loses_nothing(path, tmp_path):
+    with closing(SqliteStore(path, ownership.private(0))) as store:
+        assert beside(path, "-wal").stat().st_size >= files.LOG_BYTES
+        store.commit(Changes(meta={"next_number": 7}))
+        for suffix in ("", "-wal"):
+            shutil.copy(beside(path, suffix), tmp_path / f"crashed.db{suffix}")
+    with closing(SqliteStore(tmp_path / "crashed.db", ownership.private(0))) as store:
+        assert store.load().next_number == 7
+
+
+def test_log_is_not_lengthened_where_space_is_short(path, monkeypatch):
+    monkeypatch.setattr(files, "SHORT_BYTES", 1 << 60)
+    with closing(SqliteStore(path, ownership.private(0))):
+        assert beside(path, "-wal").stat().st_size < files.LOG_BYTES

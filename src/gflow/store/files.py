@@ -10,6 +10,10 @@ from pathlib import Path
 # Files that SQLite keeps beside a database: two kinds of log, and shared memory.
 LOGS = ("-wal", "-journal")
 COMPANIONS = (*LOGS, "-shm")
+# The log at its first reuse: 1000 pages of 4 KiB (wal_autocheckpoint), each with a header of 24 bytes.
+LOG_BYTES = 1 << 22
+# With less free space than this, no file is made longer than it has to be.
+SHORT_BYTES = 1 << 28
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -55,6 +59,21 @@ def make_folders(folder: Path) -> None:
 def make_private(path: Path) -> None:
     """Create an empty file for the owner only, before SQLite would create it with the umask."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def lengthen_log(path: Path) -> None:
+    """Write zeros to the end of a database's log, up to the size at which SQLite starts it again.
+
+    The sync of a commit that makes the log longer also writes the journal of the file system: 0.05 ms more,
+    and milliseconds where the disk is in use. SQLite ignores the zeros. Does nothing where space is short.
+    """
+    disk = os.statvfs(path.parent)
+    if disk.f_bavail * disk.f_frsize < SHORT_BYTES:
+        return
+    with suppress(OSError), open(beside(path, "-wal"), "r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.write(bytes(max(0, LOG_BYTES - size)))
+        os.fsync(file.fileno())
 
 
 def remove(path: Path) -> None:

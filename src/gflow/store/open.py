@@ -63,6 +63,8 @@ def prepare(db: sqlite3.Connection, path: Path, kind: str | None, verify: Verify
         migrate(db, kind, verify)
     elif kind is not None:
         ownership.mark(db, kind)
+    if kind is not None:
+        files.lengthen_log(path)
     db.execute("PRAGMA foreign_keys = ON")
 
 
