@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from gflow.targets.port import HostRules
 from gflow.targets.slurm.settings import Cluster, clusters_of
 
 
-class Settings(msgspec.Struct, kw_only=True, frozen=True):
+class Settings(msgspec.Struct, kw_only=True, frozen=True, dict=True):
     """All settings of a daemon, fixed at its start."""
 
     # Whether this is system mode: one daemon, started by root, for all users of the machine.
@@ -113,7 +114,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         """Files of jobs for clusters, as they were at the submission."""
         return self.data / "snapshots"
 
-    @property
+    @cached_property  # every start of a job needs it
     def logs(self) -> Path:
         return self.data / "logs"
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gflow.core.effects import Effect, Forget, Start, Stop, Warn, Withdraw
@@ -68,6 +68,7 @@ class Executor:
         self._target = target
         self._state = state
         self._blob = lru_cache(maxsize=64)(store.blob)
+        self._progress_path = lru_cache(maxsize=64)(partial(socket_path, settings))
         self._store = store
 
         # All other effects concern only the commit or the answer.
@@ -219,20 +220,21 @@ class Executor:
             return remote_launch(self._settings, job, script, environ, attempt)
         rules = self._device_rules(job.gpu_ids)
         variables = job_variables(job, script, self._devices(job.gpu_ids, is_isolated=bool(rules)))
-        variables["GFLOW_PROGRESS"] = socket_path(self._settings, job.uid)
+        variables["GFLOW_PROGRESS"] = self._progress_path(job.uid)
         additions = path_additions(spec, script)
         if any(additions):
             variables |= stand_in_variables(script)
         activation = activation_variables(spec, environ, additions)
         contained, wrapper = in_container(self._settings, job)
+        log = log_path(self._settings, job)
         return Launch(
             job=with_resume_args(contained),
             script=script,
             wrapper=wrapper,
             environ=environ,
             extra=block(variables) + activation + self._limit_variables(job),
-            log=log_path(self._settings, job),
-            error_log=error_path(self._settings, job),
+            log=log,
+            error_log=error_path(self._settings, job) if spec.error else log,
             # In system mode the log belongs to the user, and the daemon does not truncate it.
             log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
             leases=tuple(self._leases.paths(job.gpu_ids)),

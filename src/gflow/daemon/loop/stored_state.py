@@ -31,6 +31,11 @@ def gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str
     for effect in effects:
         if isinstance(effect, Save):
             changes.jobs[effect.job.key] = effect.job
+        elif isinstance(effect, AddAuditEntry):
+            who, where = (uid, origin) if effect.is_personal else (None, "daemon")
+            if effect.origin:
+                who, where = effect.uid, effect.origin
+            lines.append(AuditEntry(at.wall, effect.key, who, where, effect.what, effect.detail))
         elif isinstance(effect, Ran):
             changes.attempts.append(effect)
         elif isinstance(effect, Staged):
@@ -39,11 +44,6 @@ def gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str
             changes.bulk[effect.first] = None
         elif isinstance(effect, Accepted):
             changes.new.update(effect.keys)
-        elif isinstance(effect, AddAuditEntry):
-            who, where = (uid, origin) if effect.is_personal else (None, "daemon")
-            if effect.origin:
-                who, where = effect.uid, effect.origin
-            lines.append(AuditEntry(at.wall, effect.key, who, where, effect.what, effect.detail))
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
             lines.append(AuditEntry(at.wall, None, uid, origin, effect.name, effect.value))

@@ -69,9 +69,10 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
 
 def _wants_private_tmp(launch: Launch) -> bool:
     """Whether the job gets a /tmp of its own: not if its folder, log or script is in the shared one."""
+    if not launch.rules.has_private_tmp:
+        return False
     paths = (launch.job.spec.cwd, launch.job.spec.script_path, launch.log, launch.error_log)
-    is_there = any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in SHARED_FOLDERS)
-    return launch.rules.has_private_tmp and not is_there
+    return not any(f"{path}/".startswith(f"{folder}/") for path in paths for folder in SHARED_FOLDERS)
 
 
 def exec_order(

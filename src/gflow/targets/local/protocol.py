@@ -8,15 +8,20 @@ must survive an upgrade is in the run record instead. `native/messages.c` implem
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 LENGTH = 4
+_length = struct.Struct("<I").pack
 
 
-def pack(fields: Iterable[bytes]) -> bytes:
-    body = b"".join([part for field in fields for part in (len(field).to_bytes(LENGTH, "little"), field)])
-    return len(body).to_bytes(LENGTH, "little") + body
+def pack(fields: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(fields))
+    parts[::2] = map(_length, map(len, fields))
+    parts[1::2] = fields
+    body = b"".join(parts)
+    return _length(len(body)) + body
 
 
 def unpack(buffer: bytearray) -> list[list[bytes]]:
@@ -112,43 +117,48 @@ class Order(NamedTuple):
 
 def to_fields(order: Order) -> list[bytes]:
     """The message that hands this order to a shim."""
-    text = os.fsencode
+    # One call encodes all texts, none of which can contain NUL.
+    texts = (order.record, order.cwd, order.log, order.error_log, order.stop_file, order.sharing,
+             order.script_path, order.snapshot, order.terminal, order.user, order.devices,
+             order.private_tmp)  # fmt: skip
+    (record, cwd, log, error_log, stop_file, sharing, script_path, snapshot, terminal, user, devices,
+     private_tmp) = os.fsencode("\0".join(texts)).split(b"\0")  # fmt: skip
     return [
         b"run",
         b"%d" % order.key,
         b"%d" % order.attempt,
-        text(order.record),
-        text(order.cwd),
+        record,
+        cwd,
         b"%d" % order.umask,
-        text(order.log),
-        text(order.error_log),
+        log,
+        error_log,
         b"%d" % order.log_cap,
         b"%g" % order.grace_s,
-        text(order.stop_file),
+        stop_file,
         b"%d" % order.memory_mib,
         b"%d" % order.cpus,
         b"".join([b"%d %d %d\n" % limit for limit in order.limits]),
         join_strings(order.leases),
-        text(order.sharing),
+        sharing,
         join_strings(order.command),
         b"0" if order.script is None else b"1",
         order.script or b"",
-        text(order.script_path),
+        script_path,
         order.environ,
         order.extra,
         b"" if order.uid is None else b"%d" % order.uid,
-        text(order.snapshot),
-        text(order.terminal),
+        snapshot,
+        terminal,
         join_strings(order.exec_job),
         b"%d" % order.max_processes,
         b"%d" % order.unkillable_s,
-        text(order.user),
-        text(order.devices),
+        user,
+        devices,
         b"%d" % order.default_memory,
         b"%d" % order.memory_advice,
         b"%d" % order.cpu_quota,
         b"%d" % order.oom_score,
-        text(order.private_tmp),
+        private_tmp,
         join_strings(order.wrapper),
     ]
 
@@ -204,9 +214,9 @@ def _limit(line: bytes) -> tuple[int, int, int]:
     return number, soft, hard
 
 
-def join_strings(strings: Iterable[str]) -> bytes:
+def join_strings(strings: Sequence[str]) -> bytes:
     """Strings as a block of NUL-terminated strings. No string can contain NUL."""
-    return os.fsencode("".join([string + "\0" for string in strings]))
+    return os.fsencode("\0".join((*strings, ""))) if strings else b""
 
 
 def split_strings(block: bytes) -> list[bytes]:

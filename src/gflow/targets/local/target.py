@@ -347,12 +347,14 @@ class LocalTarget:
         return f"{self._job_files_dir}/{run.name}.{what}"
 
     def _places(self, run: Run) -> Places:
+        name = run.name
+        files = f"{self._job_files_dir}/{name}"
         return Places(
-            self.record_path(run),
-            self.job_file_path(run, "stop"),
-            self.job_file_path(run, "script"),
-            self.terminal(run),
-            f"{self._private_tmp}/{run.name}",
+            f"{self._folder}/{name}",
+            f"{files}.stop",
+            f"{files}.script",
+            f"{files}.tty",
+            f"{self._private_tmp}/{name}",
         )
 
     # ------------------------------------------------------------ shims

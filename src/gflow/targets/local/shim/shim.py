@@ -146,7 +146,7 @@ class Shim:
     def send(self, *words: object) -> None:
         if self.connected:
             try:
-                self.channel.sendall(pack(str(word).encode(errors="replace") for word in words))
+                self.channel.sendall(pack([str(word).encode(errors="replace") for word in words]))
             except OSError:  # the daemon has died; the next one reads the run record
                 self.disconnect()
 
