@@ -164,6 +164,69 @@ def test_device_line_names_model_and_memory(monkeypatch):
     assert line.endswith(", 2 ranks")
 
 
+@pytest.mark.parametrize(
+    ("found", "wanted", "rank", "expected"),
+    [
+        ("xpu", None, "2", "xpu:2"),
+        ("xpu", "xpu:1", "2", "xpu:1"),
+        ("xpu", "cpu", "0", "cpu"),
+        ("mps", None, "0", "mps"),
+        ("mps", "mps", "0", "mps"),
+        ("privateuseone", None, "0", "cpu"),
+    ],
+)
+def test_accelerators_of_intel_and_apple_are_used(monkeypatch, found, wanted, rank, expected):
+    """Doubles for the hardware: only the choice is tested."""
+    from gflow.ml.train import devices
+
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device(found))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    assert devices.pick(wanted) == torch.device(expected)
+    assert chosen == ([torch.device(expected).index] if "xpu" in expected else [])
+
+
+def test_accelerators_that_are_missing_or_cannot_work_together_are_refused(monkeypatch):
+    from gflow.ml.train import devices
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
+    with pytest.raises(Refused, match="no xpu:0: this PyTorch finds none"):
+        devices.pick("xpu:0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(Refused, match="several processes cannot train on MPS"):
+        devices.pick("mps")
+    backends = [devices.backend_of(torch.device(one)) for one in ("cpu", "cuda", "xpu:1")]
+    assert backends == ["gloo", "cpu:gloo,cuda:nccl", "cpu:gloo,xpu:xccl"]
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [("xpu", 1), ("mps", 0)])
+def test_random_numbers_of_an_accelerator_are_saved_and_restored(monkeypatch, kind, arguments):
+    from gflow.ml.train.checkpoint import rng
+
+    calls = []
+
+    class Module:
+        @staticmethod
+        def get_rng_state(*words):
+            calls.append(words)
+            return torch.tensor([7], dtype=torch.uint8)
+
+        @staticmethod
+        def set_rng_state(state, *words):
+            calls.append((state.tolist(), *words))
+
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Module)
+    device = torch.device(kind, 1) if arguments else torch.device(kind)
+    saved = rng.states(device)
+    rng.restore(saved, device)
+    assert calls == [(device,) * arguments, ([7], *(device,) * arguments)]
+    calls.clear()
+    rng.restore(saved, torch.device("cpu"))
+    assert calls == []
+
+
 def test_run_turns_on_expandable_segments_before_memory_is_reserved(monkeypatch):
     from gflow.train import Run
 

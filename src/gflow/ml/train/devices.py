@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import Any
 
 import torch
 
 from gflow.errors import Refused, UsageError, unknown
 from gflow.ml.launch.allocator_setting import OLD, expandable_setting
 
+# Accelerators besides CUDA: of Intel and of Apple.
+OTHERS = ("xpu", "mps")
 # The type of autocast; None: the model's own type.
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "bf16-pure": None}
 
 
 def pick(wanted: str | torch.device | None = None, *, expandable: bool = False) -> torch.device:
-    """Return the wanted device; by default this rank's GPU, or the CPU if there is none.
+    """Return the wanted device; by default this rank's GPU (CUDA, XPU or MPS), or the CPU if there is none.
 
     `expandable`: turn on expandable segments of its allocator.
     """
@@ -28,16 +31,45 @@ def pick(wanted: str | torch.device | None = None, *, expandable: bool = False) 
             raise Refused(
                 f"the job has {os.environ['GFLOW_GPUS']} GPUs, and PyTorch sees none: {_why_none()}"
             )
-        return torch.device("cpu")
+        return _other_accelerator() or torch.device("cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
         raise UsageError(f"there is no device {str(wanted)!a}", hint="cpu, cuda, cuda:0") from None
-    if device.type != "cuda":
+    if device.type in ("cpu", "meta"):
         return device
+    if device.type != "cuda":
+        return _other_accelerator(device)
     if not torch.cuda.is_available():
         raise Refused(f"no {device}: {_why_none()}", hint='device="cpu" trains without a GPU')
     return _gpu(int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index)
+
+
+def _other_accelerator(wanted: torch.device | None = None) -> Any:
+    """Return this rank's accelerator other than CUDA; None, or refuse the wanted one, if there is none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type not in OTHERS or (wanted is not None and wanted.type != found.type):
+        if wanted is None:
+            return None
+        raise Refused(f"no {wanted}: this PyTorch finds none", hint='device="cpu" trains without a GPU')
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if found.type == "mps":
+        if world > 1:
+            raise Refused("several processes cannot train on MPS: it has no collectives", hint="one process")
+        return found
+    index = (
+        wanted.index
+        if wanted is not None and wanted.index is not None
+        else int(os.environ.get("LOCAL_RANK", "0"))
+    )
+    torch.accelerator.set_device_index(index)
+    return torch.device(found.type, index)
+
+
+def backend_of(device: torch.device) -> str:
+    """Return the backends of a process group whose tensors are on the CPU and on this device."""
+    backend = {"cuda": "nccl", "xpu": "xccl"}.get(device.type)
+    return "gloo" if backend is None else f"cpu:gloo,{device.type}:{backend}"
 
 
 def _use_expandable_segments() -> None:

@@ -110,7 +110,7 @@ def parallelize(
         return _shard(model, device, dtype, layers, offload)
     from torch.nn.parallel import DistributedDataParallel
 
-    if device.type == "cuda":
+    if device.type != "cpu":
         return DistributedDataParallel(model, device_ids=[device.index])
     # After the first step DDP rebuilds its buckets in the order in which gradients arrived, and sums differ
     # in their last bits: a resumed run would differ from an uninterrupted one. With find_unused_parameters
@@ -131,7 +131,7 @@ def _shard(
             torch.distributed.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
-    place = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
+    place = CPUOffloadPolicy(pin_memory=device.type != "cpu") if offload else OffloadPolicy()
     for module in (*blocks(model, layers), model):
         fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=place)
     return model

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from gflow.errors import GflowError, UsageError
+from gflow.ml.train.devices import backend_of
 
 # A rank that waits longer than this for the others fails: one of them has died or hangs.
 TIMEOUT_S = 300.0
@@ -47,9 +48,8 @@ class Ranks:
 
     def _join(self, device: torch.device, timeout: timedelta) -> None:
         if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(
-                backend, timeout=timeout, device_id=device if device.type == "cuda" else None
+                backend_of(device), timeout=timeout, device_id=None if device.type == "cpu" else device
             )
             self._began = True
         self.control = dist.new_group(backend="gloo", timeout=timeout)

@@ -52,7 +52,7 @@ class CpuCopies:
         if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
             room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
         used[path] = room
-        return room.copy_(tensor.detach(), non_blocking=True)
+        return room.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
 
 
 def copy_shards(state: Any) -> Any:
