@@ -20,7 +20,7 @@ from gflow.core.forecast.queue_snapshot import QueueSnapshot, waiting_jobs
 from gflow.core.ids import JobKey
 from gflow.core.model import Gpu, Moment, Spec
 from gflow.core.policy import Policy
-from gflow.core.scheduling import backfill, scheduler
+from gflow.core.scheduling import backfill
 from gflow.core.state.start_reservations import StartReservation
 from gflow.core.state.state import State
 from gflow.testing import spec
@@ -171,7 +171,6 @@ def other_patience(monkeypatch):
 
 def never_quiet(monkeypatch):
     monkeypatch.setattr(backfill, "is_quiet", lambda state: False)
-    monkeypatch.setattr(scheduler, "is_quiet", lambda state: False)
 
 
 def no_caution(monkeypatch):
@@ -187,7 +186,7 @@ def uncharged_reservation(monkeypatch):
 
 
 def reservation_ignored(monkeypatch):
-    monkeypatch.setattr(QueueSimulation, "_may_backfill", lambda self, job, quiet: True)
+    monkeypatch.setattr(QueueSimulation, "_may_backfill", lambda self, job: True)
 
 
 def gamble_with_others(monkeypatch):

@@ -53,12 +53,9 @@ class SimulatedReservation:
         self.spare = spare
         self._caution = caution_for(job.size / total)
 
-    def allows(self, job: Waiting, now: float, quiet: bool) -> bool:
+    def allows(self, job: Waiting, now: float) -> bool:
         """See `StartReservation.allows`. It does not matter how long the job runs in this scenario."""
-        if job.size <= self.spare:
-            return True
-        length = job.reliable_s if quiet and job.uid == self.job.uid else self._length(job)
-        return now + length <= self.start_at
+        return job.size <= self.spare or now + self._length(job) <= self.start_at
 
     def take(self, job: Waiting, now: float) -> None:
         """See `StartReservation.take`."""
@@ -160,31 +157,29 @@ class QueueSimulation:
 
     def _first_startable(self, index: int) -> int:
         """The first group from this index on whose next job may start; the number of groups: none."""
-        free, groups, quiet = self._free, self._groups, self._is_quiet()
+        free, groups = self._free, self._groups
         for place in range(index, len(groups)):
             job = groups[place][-1]
-            if job.size <= free and self._may_backfill(job, quiet):
+            if job.size <= free and self._may_backfill(job):
                 break
         else:
             place = len(groups)
         self._examined += place - index + 1
         return place
 
-    def _may_backfill(self, job: Waiting, quiet: bool) -> bool:
+    def _may_backfill(self, job: Waiting) -> bool:
         """See `core.scheduling.backfill.may_backfill`."""
         backfill = self._policy.backfill
         for reservation in self._reservations:
             if reservation.job is job:
                 return True
-            if job.place[0] >= reservation.place and not (
-                backfill and reservation.allows(job, self.now, quiet)
-            ):
+            if job.place[0] >= reservation.place and not (backfill and reservation.allows(job, self.now)):
                 return False
         return True
 
     def _start(self, job: Waiting) -> bool:
         """Start a job; whether reservations changed that may have blocked others. See `scheduler`."""
-        before, was_quiet = self._reservations, self._is_quiet()
+        before = self._reservations
         self.starts[job.key] = self.now
         self._free -= job.size
         heapq.heappush(self._ends, (self.now + self.lengths.of(job) * job.count, job.size))
@@ -192,7 +187,7 @@ class QueueSimulation:
         for reservation in before:
             reservation.take(job, self.now)
             had_reservation = had_reservation or reservation.job is job
-        if before and not had_reservation and not (was_quiet and not self._is_quiet()):
+        if before and not had_reservation:
             return False
         self._reservations = self._reservations_due()
         return bool(before)

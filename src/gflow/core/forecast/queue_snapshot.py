@@ -16,7 +16,7 @@ import msgspec
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
-from gflow.core.resources import INFINITE, Shape
+from gflow.core.resources import Shape
 from gflow.core.scheduling.backfill import patience_for
 from gflow.core.state.queue_index import Group
 from gflow.core.state.runtime_estimates import RuntimeEstimates
@@ -45,8 +45,6 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     limit_s: float
     estimated_s: float
     patience_basis_s: float
-    # Whether the expected length rests on a limit or on earlier runs.
-    is_reliable: bool
     # How long such a job may run, which counts against reservations of other users.
     longest_s: float
     uid: int
@@ -65,7 +63,6 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
             group.limit_s,
             group.estimated_s,
             group.patience_basis_s,
-            bool(group.key.limit_s) or group.batch.is_known,
             estimates.longest(group.key.limit_s, group.batch),
             group.key.uid,
         )
@@ -180,7 +177,7 @@ class Waiting:
 
     __slots__ = (
         "count", "estimated_s", "expected", "group", "key", "limit_s", "longest_s", "patience_s", "place",
-        "precedence", "quiet_patience_s", "reliable_s", "since", "size", "time_limit_s", "uid",
+        "precedence", "quiet_patience_s", "since", "size", "time_limit_s", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -198,7 +195,6 @@ class Waiting:
         self.expected = group.length
         self.limit_s, self.estimated_s = group.limit_s, group.estimated_s
         self.longest_s, self.uid = group.longest_s, group.uid
-        self.reliable_s = group.length if group.is_reliable else INFINITE
         # After which wait it gets a start reservation, and after which if most of the machine is idle.
         self.patience_s, self.quiet_patience_s = patience
 

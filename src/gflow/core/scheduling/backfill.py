@@ -86,6 +86,13 @@ def caution_for(share: float) -> float:
     return share if share > CAUTION else CAUTION
 
 
+def length_against(state: State, job: Job, reservation: StartReservation) -> float:
+    """How long a job is assumed to run in backfill against this reservation."""
+    if reservation.group.key.uid != job.uid:
+        return state.ready.longest_s(job)
+    return assumed_length(reservation.caution, *state.ready.runtime_bounds(job))
+
+
 def assumed_length(caution: float, limit_s: float, estimated_s: float) -> float:
     """How long a job is assumed to run in backfill: `caution` times its estimate, but at most its limit."""
     careful = caution * estimated_s
@@ -117,19 +124,12 @@ def refusing_reservation(state: State, job: Job, gpu_ids: tuple[int, ...]) -> St
     shape, place = (
         (job.spec.shape, ready.place_of(job)) if group is None else (group.shape, group.bucket.place)
     )
-    quiet = is_quiet(state)
     for reservation in reservations:
         if reservation.key == key:
             return None
-        if not reservation.blocks(place):
-            continue
-        if reservation.group.key.uid != job.uid:
-            length = ready.longest_s(job)
-        elif quiet:
-            length = ready.reliable_s(job)
-        else:
-            length = assumed_length(reservation.caution, *ready.runtime_bounds(job))
-        if not (backfill and reservation.allows(shape, gpu_ids, length)):
+        if reservation.blocks(place) and not (
+            backfill and reservation.allows(shape, gpu_ids, length_against(state, job, reservation))
+        ):
             return reservation
     return None
 

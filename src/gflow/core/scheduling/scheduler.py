@@ -12,10 +12,9 @@ from gflow.core.ids import JobKey, job_key
 from gflow.core.model import LOCAL, Job, Moment, RemoteState
 from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.backfill import (
-    assumed_length,
     has_limited_reservation,
     head_of,
-    is_quiet,
+    length_against,
     may_backfill,
     refusing_reservation,
     reservations_due,
@@ -68,13 +67,12 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
             else:
                 walk.skip(job)
         else:
-            before, was_quiet = state.start_reservations.entries, is_quiet(state)
+            before = state.start_reservations.entries
             start(state, job, gpu_ids, at, effects)
             room = _room(state)
             if (
                 not before
                 or len(before) != len(state.start_reservations.entries)
-                or (was_quiet and not is_quiet(state))
                 or has_limited_reservation(state, at)
             ):
                 state.start_reservations.entries = reservations_due(state, at)
@@ -114,7 +112,7 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
 
 
 def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    was_quiet, room = is_quiet(state), _room(state)
+    room = _room(state)
     new = [group for group in groups if group is not None]
     heap = [state.ready.position_of(group) for group in new if group.bucket.may_fit(room)]
     heapq.heapify(heap)
@@ -139,9 +137,6 @@ def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effe
                 heapq.heappush(heap, state.ready.position_of(rest))
             if heap and not state.start_reservations.entries:
                 state.start_reservations.entries = reservations_due(state, at)
-    needs_round = needs_round or (
-        was_quiet and bool(state.start_reservations.entries) and not is_quiet(state)
-    )
     if needs_round or (state.running.preemptible and preempt(state, at, effects)):
         run_round(state, at, effects)  # jobs that a reservation blocked may start now
 
@@ -228,14 +223,10 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
 
 def _charge_reservations(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Subtract a start from the reservations of other jobs; whether the job had a reservation itself."""
-    shape, bounds, key = state.ready.shape_of(job), state.ready.runtime_bounds(job), job.key
+    shape, key = state.ready.shape_of(job), job.key
     has_reservation = False
     for reservation in state.start_reservations.entries:
-        if reservation.group.key.uid != job.uid:
-            length = state.ready.longest_s(job)
-        else:
-            length = assumed_length(reservation.caution, *bounds)
-        reservation.take(shape, gpu_ids, length)
+        reservation.take(shape, gpu_ids, length_against(state, job, reservation))
         has_reservation = has_reservation or reservation.key == key
     if has_reservation:
         state.start_reservations.entries = [

@@ -157,12 +157,6 @@ class ReadyQueue:
         """How long a waiting or running job is expected to run in all."""
         return min(self.runtime_bounds(job))
 
-    def reliable_s(self, job: Job) -> float:
-        """The expected length of a waiting job, if it rests on a limit or on earlier runs; else infinite."""
-        if job.spec.time_limit_s or self.where[job.key].batch.is_known:
-            return self.expected_s(job)
-        return INFINITE
-
     def longest_s(self, job: Job) -> float:
         """How long a job may run, judged by its limit and the longest run of its kind."""
         group = self.where.get(job.key)
