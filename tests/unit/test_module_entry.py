@@ -15,6 +15,8 @@ import pytest
         (["gflow", "launch", "--help"], "usage: gflow launch "),
         (["launch", "--help"], "usage: gflow launch "),
         (["gpus", "--help"], "usage: gflow gpus "),
+        (["gflow", "help", "gbatch"], "usage: gbatch "),
+        (["gflow", "help", "job", "log"], "usage: gjob log "),
     ],
 )
 def test_module_runs_the_program_that_is_named(words: list[str], usage: str) -> None:

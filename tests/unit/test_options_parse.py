@@ -80,6 +80,8 @@ def test_until_word_leaves_the_command_unparsed(words, values, rest):
     ("words", "message", "hint"),
     [
         (["--gpu", "1"], "unknown option '--gpu'", "did you mean --gpus?"),
+        (["--job=x"], "unknown option '--job'", "did you mean --job-name?"),
+        (["--max=1"], "unknown option '--max'", "see --help"),
         (["--gpuss=1"], "unknown option '--gpuss'", "did you mean --gpus?"),
         (["--jobname=x"], "unknown option '--jobname'", "did you mean --job-name?"),
         (["--qqq"], "unknown option '--qqq'", "see --help"),

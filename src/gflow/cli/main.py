@@ -31,6 +31,8 @@ def _umbrella(words: list[str]) -> int:
     from gflow.cli.registry import PROGRAMS, TOOLS
     from gflow.errors import UsageError, nearest
 
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     name = words[0] if words else "--help"
     if name in ("--help", "-h", "help"):
         sys.stdout.write(_help())

@@ -49,7 +49,9 @@ TOOLS = {
 # Names that users try as commands of gflow or gjob, and the command that does it.
 ELSEWHERE = {
     "cancel": "gcancel JOB", "kill": "gcancel JOB", "delete": "gcancel JOB", "stop": "gcancel JOB",
+    "rm": "gcancel JOB", "remove": "gcancel JOB",
     "tail": "gjob log -f JOB", "logs": "gjob log JOB", "cat": "gjob log JOB",
+    "output": "gjob log JOB", "help": "gjob COMMAND --help", "version": "gflow --version",
     "status": "gjob show JOB", "info": "gjob show JOB",
     "list": "gqueue", "ls": "gqueue", "ps": "gqueue",
     "submit": "gbatch", "add": "gbatch", "run": "grun", "start": "gbatch",

@@ -143,7 +143,10 @@ def _has_target(words: list[str]) -> bool:
 def _refuse_unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
     from gflow.errors import nearest
 
-    close = nearest(name.lstrip("-"), [text[2:] for text in spelled if text.startswith("--")])
+    word = name.lstrip("-")
+    known = [text[2:] for text in spelled if text.startswith("--")]
+    having = [text for text in known if word in text.split("-")]
+    close = nearest(word, known) or (having[0] if len(having) == 1 else "")
     refuse(f"unknown option {name!a}", f"did you mean --{close}?" if close else "see --help")
 
 

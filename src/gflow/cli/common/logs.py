@@ -29,12 +29,16 @@ def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: 
 
 
 def print_end(place: dict[str, Any]) -> None:
-    """On a terminal, say how the job ended, unless the log's last line is one of gflow's."""
-    if not place.get("ended") or not (os.isatty(1) and os.isatty(2)):
+    """On a terminal, say how the job ended, unless the log says it; or that nothing was written yet."""
+    if not (os.isatty(1) and os.isatty(2)):
         return
     start, end = _ends_of_last_line(place["path"])
-    if start != NOTE:
-        line = clean_page(f"gflow: job {place['job_id']} {place['ended']}")
+    job = place["job_id"]
+    said = place.get("ended") or (
+        f"has written nothing yet (gjob log -f {job} follows it)" if not end else ""
+    )
+    if said and start != NOTE:
+        line = clean_page(f"gflow: job {job} {said}")
         hot_path.write(2, b"\n" * (end not in b"\n") + b"\x1b[2m" + line.encode() + b"\x1b[0m\n")
 
 

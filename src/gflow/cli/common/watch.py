@@ -55,14 +55,15 @@ def watch(
 
 def _draw(text: str, title: str) -> None:
     """Overwrite the screen line by line instead of clearing it, to avoid flicker."""
-    size = os.get_terminal_size(1)
+    size = os.get_terminal_size(1)  # 0 x 0 if the terminal does not say it
     lines = text.splitlines()
     room = max(1, size.lines - 3)
-    if len(lines) > room:
+    if size.lines and len(lines) > room:
         lines = [*lines[: room - 1], f"({len(lines) - room + 1} more lines)"]
     clock = time.strftime("%H:%M:%S")
-    head = cut(title, max(1, size.columns - len(clock) - 2))
-    head += " " * (size.columns - len(head) - len(clock)) + clock
+    columns = size.columns or 80
+    head = cut(title, max(1, columns - len(clock) - 2))
+    head += " " * (columns - len(head) - len(clock)) + clock
     frame = "".join(line + REST_OF_LINE + "\n" for line in [head, "", *lines])
     hot_path.write(1, (HOME + frame + REST).encode())
 
