@@ -46,6 +46,12 @@ QUESTIONS = {
     "Is my job really using the GPU": "questions",
     "use 2 of the 4 GPUs only at night": "questions",
     "get my results back from the cluster": "questions",
+    "my job was preempted, is my progress lost": "questions",
+    "job killed by OOM killer although the GPU has memory left": "questions",
+    "will my jobs start again after the server reboots": "questions",
+    "limit each student to one GPU": "questions",
+    "resume huggingface Trainer from checkpoint": "questions",
+    "do I still need tmux": "migrate/from-nohup",
 }
 
 
