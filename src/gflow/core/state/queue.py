@@ -22,7 +22,6 @@ from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import UNDER_BAND
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue_index import (
-    MOST_STALE,
     Bucket,
     BucketKey,
     Entry,
@@ -32,7 +31,7 @@ from gflow.core.state.queue_index import (
     Room,
     place_of,
 )
-from gflow.core.state.runtime_estimates import SPAN_S, Batch, Kind, RuntimeEstimates
+from gflow.core.state.runtime_estimates import MOST_STALE, SPAN_S, Batch, Kind, RuntimeEstimates
 
 if TYPE_CHECKING:
     from gflow.core.state.start_reservations import StartReservation

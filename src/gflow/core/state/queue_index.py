@@ -13,10 +13,7 @@ from typing import NamedTuple
 from gflow.core.ids import JobKey
 from gflow.core.resources import Shape, precedence_of
 from gflow.core.state.fair_share import BANDS
-from gflow.core.state.runtime_estimates import Batch
-
-# Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
-MOST_STALE = 64
+from gflow.core.state.runtime_estimates import MOST_STALE, Batch
 
 
 class GroupKey(NamedTuple):
