@@ -18,7 +18,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import NotOffered, cpu_seconds, marked, memory_mb, stamps, timed, wait_until
+from benchmarks.measure import (
+    NotOffered,
+    cpu_seconds,
+    marked,
+    memory_mb,
+    stamps,
+    timed,
+    wait_until,
+    with_descendants,
+)
 from benchmarks.ours import Ours
 
 SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
@@ -65,8 +74,13 @@ class Alone(Ours):
         self.flags.append("--system")
 
     def rss_mb(self) -> float:
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+        """Of the daemon; of the one for all users, launcher and scheduler, which have the same command line."""
+        line = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        pids = [
+            one for one in with_descendants(self.pid) if Path(f"/proc/{one}/cmdline").read_bytes() == line
+        ]
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        return sum(int(text.split("VmRSS:")[1].split()[0]) for text in texts) / 1024
 
 
 def bulk(system: Alone) -> dict[str, Any]:

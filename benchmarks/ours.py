@@ -58,6 +58,8 @@ class Ours(System):
         super().__init__()
         self.bin = Path(os.environ.get("GFLOW_OURS_BIN", ".bench/ours-venv/bin")).resolve()
         self.flags: list[str] = []
+        # Words before the command that starts the daemon.
+        self.before: list[str] = []
         self.pid = 0
         self.submitted = 0  # through `bulk`
         self.held = 0
@@ -92,7 +94,7 @@ class Ours(System):
         connection.close()
 
     def restart(self) -> None:
-        self.call([f"{self.bin}/gflowd", "up", *self.flags])
+        self.call([*self.before, f"{self.bin}/gflowd", "up", *self.flags])
         self.pid = json.loads(self.call([f"{self.bin}/gflowd", "status", "--json"]))["pid"]
 
     def hold_gpu(self) -> None:
@@ -206,6 +208,18 @@ class Ours(System):
         return [job for job in listed if job["name"] != self.holder]
 
 
+ROOT = str(Path(__file__).parents[1])
+# Makes the account of the scheduler, and prints words before the daemon's: it has to read a Python below /root.
+PREPARE = """
+import json, sys
+sys.path.append({root!r})
+from gflow.daemon.process import scheduler_account
+from tests.user_accounts import reaching_us
+scheduler_account.make("/var/lib/gflow")
+print(json.dumps(reaching_us()))
+"""
+
+
 @register
 class OursForAll(Ours):
     """The same with the system-wide daemon: jobs are submitted by and run as the user `nobody`."""
@@ -226,6 +240,8 @@ class OursForAll(Ours):
         os.chown(self.work, self.person, self.person)
         if "--system" not in self.flags:
             self.flags.append("--system")
+        if not self.before:
+            self.before = json.loads(self.call([f"{self.bin}/python3", "-c", PREPARE.format(root=ROOT)]))
         super().restart()
 
     def stop(self) -> None:

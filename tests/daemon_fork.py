@@ -58,30 +58,33 @@ class ForkedProcess:
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to this process's fork server; the server ends with it."""
+def _server(prefix: tuple[str, ...] = ()) -> socket.socket:
+    """The connection to this process's fork server, which has these words before its own; it ends with us."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen(
-        [sys.executable, "-m", "tests.daemon_fork", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        [*prefix, sys.executable, "-m", "tests.daemon_fork", str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
     theirs.close()
     return ours
 
 
-def start(words: list[str], env: dict[str, str], output: int) -> ForkedProcess:
-    """Fork a daemon that runs `gflow WORDS…` with this environment and its output to this file descriptor."""
+def start(words: list[str], env: dict[str, str], output: int, prefix: tuple[str, ...] = ()) -> ForkedProcess:
+    """Fork a daemon that runs `gflow WORDS…` with this environment and its output to this file descriptor.
+
+    `prefix`: words before those of the fork server.
+    """
     read_end, write_end = os.pipe()
     try:
         request = json.dumps({"words": words, "env": env, "cwd": os.getcwd()}).encode()
-        socket.send_fds(_server(), [request], [output, write_end])
+        socket.send_fds(_server(prefix), [request], [output, write_end])
     finally:
         os.close(write_end)
-    return ForkedProcess(int(_server().recv(64)), read_end)
+    return ForkedProcess(int(_server(prefix).recv(64)), read_end)
 
 
 def _serve(connection: socket.socket) -> None:
     """Fork a daemon for each request and report its exit code, until the test process ends."""
-    for module in ("gflow.cli.main", "gflow.cli.daemon.lifecycle", "gflow.daemon.main"):
+    for module in ("gflow.cli.main", "gflow.cli.daemon.lifecycle", "gflow.daemon.launch"):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -90,6 +90,8 @@ class Box:
         # Done in the daemon's process before it becomes the daemon.
         self.preexec: Callable[[], None] | None = None
         self.program: list[str] = PROGRAM
+        # Words before those of the daemon's process, and of the process that forks it.
+        self.daemon_prefix: tuple[str, ...] = ()
 
     # ------------------------------------------------------------ daemon
 
@@ -108,8 +110,8 @@ class Box:
         is_usual = self.program == PROGRAM and not self.prefix and self.preexec is None
         # Variables that the dynamic loader, Python or `gflow.fault_points` reads once, as a process begins.
         if is_usual and not any(name.startswith(("LD_", "PYTHON", "GFLOW_FAULT")) for name in env):
-            return daemon_fork.start([*self.program[3:], *self.flags], env, log)
-        words = [*self.prefix, *self.program, *self.flags]
+            return daemon_fork.start([*self.program[3:], *self.flags], env, log, self.daemon_prefix)
+        words = [*self.prefix, *self.daemon_prefix, *self.program, *self.flags]
         return subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=self.preexec
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import itertools
 import json
@@ -14,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gflow.daemon.process import scheduler_account
 from gflow.daemon.process.directories import TRUST, rewritable
 from tests.harness import Box, UnixConnection
-from tests.user_accounts import ONE_AT_A_TIME, box_of, people, shared_folder
+from tests.user_accounts import ONE_AT_A_TIME, box_of, people, reaching_us, shared_folder
 
 _count = itertools.count()
 FLAGS = ("--system", "--simulate-gpus", "2x80G", "--cpus", "8")
@@ -30,12 +32,30 @@ class SystemBox(Box):
         self.machine = root
         self.data = root / "var/lib/gflow"
         self.env["GFLOW_SYSTEM_ROOT"] = str(root)
+        self.daemon_prefix = tuple(reaching_us())
         if rewritable([Path(sys.executable).resolve(), Path(__file__).resolve()]) is not None:
             self.env[TRUST] = "1"  # a checkout that is not root's
 
     @property
     def socket(self) -> str:
         return str(self.machine / "run/gflow/gflowd.sock")
+
+    def scheduler_pid(self) -> int:
+        """The process without rights: the child of the daemon's process that is not root's."""
+        assert self.daemon is not None
+        children = Path(f"/proc/{self.daemon.pid}/task/{self.daemon.pid}/children").read_text().split()
+        uids = {pid: Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0] for pid in children}
+        (found,) = [int(pid) for pid, uid in uids.items() if uid != "0"]
+        return found
+
+    def run(self, *words: str, **more: Any) -> Any:
+        """As `Box.run`. Commands that may start a daemon begin as daemons do."""
+        if words[0] == "gflowd":
+            self.prefix = list(self.daemon_prefix)
+        try:
+            return super().run(*words, **more)
+        finally:
+            self.prefix = []
 
     def up(self, *flags: str, env: dict[str, str] | None = None, wait: bool = True) -> Box:
         return super().up(*FLAGS, *flags, env=env, wait=wait)
@@ -86,6 +106,13 @@ def administer(*words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def make_scheduler_account() -> None:
+    """Make the account of the scheduler, which all test runs share; it stays."""
+    with open("/etc/passwd") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        scheduler_account.make("/var/lib/gflow")
+
+
 @contextmanager
 def acting_as(person: pwd.struct_passwd | None) -> Iterator[None]:
     """Effective rights of this person; None: as we are."""
@@ -109,6 +136,7 @@ def system(*, env: dict[str, str] | None = None) -> Iterator[System]:
     """A machine whose daemon does not run yet; nothing of it is left afterwards."""
     operators = f"gflowops{os.getpid()}x{next(_count)}"
     with shared_folder() as root, people("ann", "bob", "opal", homes=root) as persons:
+        make_scheduler_account()
         administer("groupadd", operators)
         try:
             administer("usermod", "-aG", operators, persons[2].pw_name)

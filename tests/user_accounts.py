@@ -67,10 +67,20 @@ def become(person: pwd.struct_passwd) -> list[str]:
     Root's own folder is closed to others, and the checkout or its Python may well be in there. In a
     mount namespace of its own the command sees what it needs of such a folder, and nothing else.
     """
-    user = ["setpriv", f"--reuid={person.pw_uid}", f"--regid={person.pw_gid}", "--init-groups"]
+    return [
+        *reaching_us(),
+        "setpriv",
+        f"--reuid={person.pw_uid}",
+        f"--regid={person.pw_gid}",
+        "--init-groups",
+    ]
+
+
+def reaching_us() -> list[str]:
+    """The beginning of a command line of root that reaches this checkout and its Python as any user."""
     closed = sorted({part for path in _needed() for part in _closed(path)})
     if not closed:
-        return user
+        return []
     hold = _hold()
     lines = ["set -e", f"mkdir -p {hold}", f"mount -t tmpfs -o mode=755 none {hold}"]
     for number, (folder, child) in enumerate(closed):
@@ -78,7 +88,7 @@ def become(person: pwd.struct_passwd) -> list[str]:
     lines += [f"mount -t tmpfs -o mode=755 none {folder}" for folder in sorted({top for top, _ in closed})]
     for number, (folder, child) in enumerate(closed):
         lines += [f"mkdir {folder}/{child}", f"mount --bind {hold}/{number} {folder}/{child}"]
-    return ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh", *user]
+    return ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh"]
 
 
 def _hold() -> Path:

@@ -25,13 +25,14 @@ from gflow.targets.port import Launch, Run
 from gflow.testing import FakeTarget
 
 MIN_UID = 1000
-ANN, BOB, LOCKED, SYSTEM, NOBODY_HERE = 60_001, 60_002, 60_003, 33, 60_009
+ANN, BOB, LOCKED, SYSTEM, NOBODY_HERE, SCHEDULER = 60_001, 60_002, 60_003, 33, 60_009, 60_010
 ACCOUNTS = {
     0: Account("root", "/root", 0, ""),
     SYSTEM: Account("www-data", "/var/www", 33, ""),
     ANN: Account("ann", "/home/ann", ANN, ""),
     BOB: Account("bob", "/home/bob", BOB, ""),
     LOCKED: Account("carl", "/home/carl", LOCKED, "locked"),
+    SCHEDULER: Account("gflow", "/var/lib/gflow", SCHEDULER, ""),
 }
 GPUS = {"GPU-0": "/run/lock/gflow/GPU-0", "GPU-1": "/run/lock/gflow/GPU-1"}
 RUN_NAME = re.compile(r"[0-9]{1,13}(_[0-9]+)?\.[0-9]{1,10}")
@@ -53,11 +54,11 @@ class World(NamedTuple):
     def ordinary(self) -> dict[int, str]:
         """Uid and name of the accounts that may run jobs."""
         found = self.accounts.items()
-        return {uid: one.name for uid, one in found if uid >= MIN_UID and not one.barred}
+        return {uid: one.name for uid, one in found if uid >= MIN_UID and uid != SCHEDULER and not one.barred}
 
     @property
     def rules(self) -> StartRules:
-        return StartRules(MIN_UID, False, self.accounts.get, lambda path: path in self.gpus.values())
+        return StartRules(MIN_UID, SCHEDULER, self.accounts.get, lambda path: path in self.gpus.values())
 
 
 class KnownMachine:
@@ -126,6 +127,8 @@ class HostileScheduler:
         made: dict[str, Any] = {
             "do": self._pick(["start", "exec", "stop", "signal", "adopt", "forget"], ["run", 7])
         }
+        if made["do"] == "forget":
+            return made | {"runs": [[self._key(), self._attempt()]]}
         made |= {"key": self._key(), "attempt": self._attempt()}
         if made["do"] in ("start", "exec"):
             uid, user = self._user()
@@ -213,9 +216,9 @@ def attack(seed: int, count: int, world: World, target: CheckedTarget) -> None:
     for data, launch in zip(attacker.messages(count), attacker.launches(count), strict=True):
         with suppress(ValueError, OSError, KeyError):
             messages.carry_out(messages.decode(data), target, machine)
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a NUL in a text, where no check looks at it
             target.start(launch)
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             target.exec_command(launch, ("id",), is_tty=False)
         target.signal(attacker.run(), attacker.number())
         target.stop(attacker.run(), now=True)

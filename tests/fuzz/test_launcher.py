@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.privileged import checked_target, messages
-from gflow.privileged.checked_target import START_CHECKS, CheckedTarget, check_user
+from gflow.privileged.checked_target import START_CHECKS, CheckedTarget
 from gflow.targets.port import Launch, Run
 from tests.fuzz.hostile_scheduler import (
     ANN,
     BOB,
+    SCHEDULER,
     HostileScheduler,
     KnownMachine,
     Recorder,
@@ -104,13 +105,13 @@ def test_run_stays_that_of_the_user_who_began_it() -> None:
     assert [what for what, _ in recorder.asked] == ["start", "start"]
 
 
-def test_root_runs_its_own_jobs_while_the_scheduler_is_root() -> None:
+@pytest.mark.parametrize("uid", [0, SCHEDULER])
+def test_root_and_the_scheduler_run_no_jobs(uid: int) -> None:
     launch = next(one for one in HostileScheduler(0, WORLD).launches(100) if one.uid == ANN)
-    job = msgspec.structs.replace(launch.job, uid=0, user="root")
-    of_root: Launch = launch._replace(uid=0, job=job)
-    assert "root" in check_user(of_root, WORLD.rules)
-    assert check_user(of_root, WORLD.rules._replace(root_may=True)) == ""
-    assert check_user(of_root._replace(uid=None), WORLD.rules._replace(root_may=True))
+    job = msgspec.structs.replace(launch.job, uid=uid, user=WORLD.accounts[uid].name)
+    refused: Launch = launch._replace(uid=uid, job=job)
+    with pytest.raises(PermissionError):
+        CheckedTarget(Recorder(), WORLD.rules._replace(min_uid=0)).start(refused)
 
 
 @given(st.binary(max_size=200))

@@ -88,6 +88,7 @@ class MockGpus:
         self.library = build(folder)
         path = folder / "gpus.bin"
         path.write_bytes(bytes(ctypes.sizeof(_Machine)))
+        path.chmod(0o666)  # the library counts calls, as any user
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
         self.machine = _Machine.from_buffer(self._map)

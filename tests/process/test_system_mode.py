@@ -87,11 +87,11 @@ def test_job_runs_as_its_submitter_only(machine: System, shim: str) -> None:
 @pytest.mark.parametrize("shim", SHIMS)
 def test_the_login_uid_of_a_job_is_its_submitters(machine: System, shim: str) -> None:
     """By it the kernel's audit says whose doing something is, whatever became of the process since."""
-    for box in (machine.ann, machine.box):
+    for box in (machine.ann, machine.bob):
         job = box.submit(*SHIMS[shim], *SLEEP)
         _, pid = process_of(machine, job)
         wait_until(lambda pid=pid: became(pid, "sleep"))
-        uid = box.person.pw_uid if box.person else 0
+        uid = box.person.pw_uid
         assert Path(f"/proc/{pid}/loginuid").read_text() == str(uid)
         box.ok("gcancel", "--now", str(job))
 
@@ -396,7 +396,7 @@ def test_job_fails_where_the_folder_of_leases_is_gone(shim: str) -> None:
 
 
 def test_account_below_the_lowest_uid_runs_no_job() -> None:
-    """It cannot submit, and what it submitted before does not start; root's own jobs run."""
+    """It cannot submit, and what it submitted before does not start. Root never may."""
     with system() as machine:
         machine.up()
         held = machine.ann.submit("--hold", "true")
@@ -408,4 +408,5 @@ def test_account_below_the_lowest_uid_runs_no_job() -> None:
         machine.box.ok("gjob", "release", str(held))
         ended = machine.box.finished(held)
         assert ended["state"] == "Failed" and "below people.min_uid" in str(ended["reason"])
-        assert machine.box.finished(machine.box.submit("true"))["state"] == "Finished"
+        refused = machine.box.run("gbatch", "true")
+        assert refused.returncode == 1 and "runs no job as root" in refused.stderr

@@ -18,7 +18,7 @@ import pytest
 from tests.crash.test_restarts import left_groups, zombies
 from tests.harness import Box, wait_until
 from tests.soak.worker import VICTIM_S
-from tests.system import System, system
+from tests.system import System, SystemBox, system
 from tests.user_accounts import become
 
 ROOT = Path(__file__).parents[2]
@@ -73,13 +73,32 @@ class Killer:
         daemon = self._machine.box.daemon
         assert daemon is not None
         text = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-        if text:
-            self.kill("zygote", int(text[0]))
+        zygotes = [int(pid) for pid in text if "zygote.main()" in " ".join(_command(int(pid)))]
+        if zygotes:
+            self.kill("zygote", zygotes[0])
 
     def replace_daemon(self) -> None:
-        self._machine.box.kill9()
-        self.kills["daemon"] += 1
-        self._machine.up()
+        """Kill the launcher or the scheduler; the other ends with it."""
+        box = self._machine.box
+        assert box.daemon is not None
+        if self._dice.random() < 0.5:
+            self.kill("launcher", box.daemon.pid)
+            box.daemon.wait()
+            self._machine.up()
+            return
+        scheduler = box.scheduler_pid()
+        self.kill("scheduler", scheduler)
+        wait_until(lambda: box.daemon is None or box.daemon.poll() is not None or _is_other(box, scheduler))
+        if box.daemon.poll() is not None:
+            self._machine.up()
+        else:  # it was not young, and the launcher has started another one
+            wait_until(box.serves, what="the next scheduler to serve")
+
+
+def _is_other(box: SystemBox, scheduler: int) -> bool:
+    with suppress(ValueError, OSError):  # between two of them
+        return box.scheduler_pid() != scheduler
+    return False
 
 
 def _state(pid: int) -> str:
@@ -103,10 +122,11 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def resident_kib(box: Box) -> int:
+def resident_kib(box: SystemBox) -> int:
+    """Memory of the launcher and the scheduler together."""
     assert box.daemon is not None
-    text = Path(f"/proc/{box.daemon.pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0])
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in (box.daemon.pid, box.scheduler_pid())]
+    return sum(int(text.partition("VmRSS:")[2].split()[0]) for text in texts)
 
 
 def active(machine: System) -> int:

@@ -44,6 +44,9 @@ ALLOWED = {
     "gpu/owners.py": {"environ", "maps", "exe"},
     # Names the port's implementation, once.
     "daemon/components.py": {"InProcess"},
+    # The launcher, before it takes messages: it makes the scheduler's folders, and ends with its child.
+    "daemon/launch.py": {"kill"},
+    "daemon/process/directories.py": {"chown", "fchown"},
     # Whether the daemon that left its lock lives: signal 0.
     "daemon/process/instance_lock.py": {"kill"},
     # Their own children.
@@ -51,7 +54,7 @@ ALLOWED = {
     "targets/slurm/ssh/pipe_exchange.py": {"kill"},
     # Called by the shim, for the socket of a terminal.
     "wire/terminal_protocol.py": {"chown"},
-    # Become a user for good, in a child. They move into the launcher with `RunAs`.
+    # Become a user for good, in a child that the launcher starts.
     "targets/slurm/ssh/user_account.py": {"become"},
     "targets/slurm/files/user_files.py": {"become"},
 }

@@ -388,9 +388,9 @@ SETTINGS = (
     Setting(
         "people.min_uid",
         "count",
-        0,
-        "with gflowd up --system, the lowest uid that may run jobs, besides root: 1000 refuses accounts of "
-        "the system; 0: every account",
+        1000,
+        "with gflowd up --system, the lowest uid that may run jobs: 1000 refuses accounts of the system; "
+        "root never may",
     ),
     Setting(
         "people.privacy",

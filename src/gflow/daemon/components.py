@@ -18,7 +18,7 @@ from gflow.core.reasons import ReasonKind
 from gflow.core.state.machine import UNBOUNDED
 from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
-from gflow.daemon.auth.users import account_of, look_up_with
+from gflow.daemon.auth.users import look_up_with
 from gflow.daemon.execution.cluster_users import target_folder, user_account, user_key_of
 from gflow.daemon.execution.device_isolation import OFF, DeviceIsolation
 from gflow.daemon.execution.executor import Executor
@@ -43,20 +43,23 @@ from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
 from gflow.daemon.monitors.job_progress import ProgressSocket
 from gflow.daemon.notify.notifier import MailRules, Notifier
 from gflow.daemon.process.cpu_slices import ask_for_short_slices
+from gflow.daemon.process.open_files import raise_open_files
 from gflow.daemon.settings import Settings, check_typed
 from gflow.errors import ReadOnly, StoreError
 from gflow.fault_points import point
 from gflow.gpu.census import Report
-from gflow.privileged.checked_target import CheckedTarget, StartRules
 from gflow.privileged.in_process import InProcess
+from gflow.privileged.link import Link
 from gflow.privileged.port import Privileged
+from gflow.privileged.remote import Remote
+from gflow.privileged.remote_target import RemoteTarget
 from gflow.store.location import first_free_number
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.file_rights import OWN_FILES, Owner
 from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
-from gflow.targets.port import Ended, Run, Target
+from gflow.targets.port import Ended, Run
 from gflow.targets.routing import RemoteTargets, Targets
 from gflow.targets.slurm.target import SlurmTarget
 
@@ -67,16 +70,21 @@ LoopFactory = Callable[..., Loop]
 class Daemon:
     """The parts of a daemon, created in an order that keeps jobs from inheriting descriptors."""
 
-    def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
-        self.privileged: Privileged = InProcess(
-            settings.run_dir, settings.socket.parent, is_system=settings.is_system
-        )
+    def __init__(self, settings: Settings, loop_class: LoopFactory, link: Link | None = None) -> None:
+        """`link`: to the launcher, in system mode."""
+        self.privileged: Privileged
+        self.target: LocalTarget | RemoteTarget
+        if link is not None:
+            self.privileged = Remote(link)
+            self.target = RemoteTarget(link, self._ended, self._restart, self._stuck)
+        else:
+            self.privileged = InProcess(settings.run_dir, settings.socket.parent, is_system=False)
+            # The zygote first: jobs cannot inherit descriptors that are opened later.
+            self.target = LocalTarget(
+                settings.run_dir, self._ended, settings.job_files_dir, self._restart, self._stuck
+            )
+            self.target.open()
         look_up_with(self.privileged.account)
-        # The zygote first: jobs cannot inherit descriptors that are opened later.
-        self.target = LocalTarget(
-            settings.run_dir, self._ended, settings.job_files_dir, self._restart, self._stuck
-        )
-        self.target.open()
         _raise_open_files()
         ask_for_short_slices()
         machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
@@ -112,10 +120,12 @@ class Daemon:
         self.watch: GpuWatch | None = None
         self._settings = settings
         wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
-        self.mps = Mps(settings.data, self.target.tag) if wanted else None
+        self.mps = (
+            Mps(settings.data, self.target.tag) if wanted and isinstance(self.target, LocalTarget) else None
+        )
         self.isolation = self._isolate_devices(settings)
         self.clusters = self._clusters(settings)
-        self.targets = Targets(self._checked_target(settings), self.clusters)
+        self.targets = Targets(self.target, self.clusters)
         self.executor = Executor(
             settings,
             self.store,
@@ -131,14 +141,6 @@ class Daemon:
             Gpu(index=index, uuid=uuid, model="", memory_mib=0)
             for index, uuid in names_of(state.machine.gpu_names).items()
         )
-
-    def _checked_target(self, settings: Settings) -> Target:
-        """The local target; in system mode behind the checks of a launcher."""
-        if not settings.is_system:
-            return self.target
-        min_uid = settings.config["people.min_uid"]
-        rules = StartRules(min_uid, True, account_of, self.leases.is_lease)
-        return CheckedTarget(self.target, rules)
 
     def _isolate_devices(self, settings: Settings) -> DeviceIsolation | None:
         """Device isolation between users; None: all jobs are of one user, or the GPUs are simulated."""
@@ -352,10 +354,9 @@ def adopt(loop: Loop, target: Targets, executor: Executor, cluster_users: Iterab
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of open files: a running job needs a descriptor. Jobs get the original limit."""
+    """Raise the limit of open files, after the original one is known."""
     rlimits.own_limits()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_open_files()
 
 
 def _most_runs() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -79,6 +80,11 @@ class Context(NamedTuple):
     threads: Threads = Threads()
     # Live runs that the database does not know, by name.
     strays: Callable[[], dict[str, Content]] = dict
+
+    @property
+    def pid(self) -> int:
+        """The process that signals go to: in system mode the launcher, which is our parent."""
+        return os.getppid() if self.settings.is_system else os.getpid()
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. The state is never ahead of the database when a handler runs."""

@@ -39,12 +39,14 @@ from gflow.daemon.monitors.maintenance import record_eta_samples, run_maintenanc
 from gflow.daemon.monitors.progress_history import ProgressHistory
 from gflow.daemon.monitors.snapshot_pruning import prune_snapshots
 from gflow.daemon.monitors.spot_notices import SpotWatch, spot_watch_of
-from gflow.daemon.process import daemon_log, directories, instance_lock
+from gflow.daemon.process import daemon_log, instance_lock
 from gflow.daemon.process import reload as succession
 from gflow.daemon.process.tcp_settings import LOOPBACK, ListenSettings
 from gflow.daemon.process.web_listener import WebListener
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError
+from gflow.privileged import messages
+from gflow.privileged.link import Link
 from gflow.store import files
 from gflow.store.location import is_about_a_disk, unusable_error
 
@@ -59,8 +61,11 @@ NEVER = 1 << 30
 STOP_S = 4.0
 
 
-def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
-    """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit code."""
+def run(settings: Settings, loop_class: LoopFactory = Loop, link: Link | None = None) -> int:
+    """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit code.
+
+    `link`: to the launcher, in system mode; this process is then its scheduler.
+    """
     daemon_log.set_up(settings.logs / "daemon.log")
     os.umask(0o077)
     succession.ignore_reload_signal()
@@ -69,28 +74,30 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
         log.warning("%s", note)
     gc.disable()  # until the queue is loaded: all of it stays in memory
     try:
-        if settings.is_system:
-            directories.check_installation()
-            directories.prepare(settings)
-        inherited = succession.inherited_fd(succession.LOCK)
-        lock = instance_lock.take(settings.data) if inherited is None else inherited
-        listener = asyncio.run(_serve(settings, loop_class))
+        lock = _lock(settings) if link is None else None
+        listener = asyncio.run(_serve(settings, loop_class, link))
     except GflowError as error:
-        return _report_failure(error)
+        return report_failure(error)
     except OSError as error:
         if not is_about_a_disk(error):
             raise
-        return _report_failure(unusable_error(_folder_of(error, settings.data), error))
-    if listener is not None:
-        succession.become_next(listener, lock)
-    os.close(lock)
+        return report_failure(unusable_error(_folder_of(error, settings.data), error))
+    if lock is not None:
+        if listener is not None:
+            succession.become_next(listener, lock)
+        os.close(lock)
     return 0
 
 
-async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
+def _lock(settings: Settings) -> int:
+    inherited = succession.inherited_fd(succession.LOCK)
+    return instance_lock.take(settings.data) if inherited is None else inherited
+
+
+async def _serve(settings: Settings, loop_class: LoopFactory, link: Link | None) -> int | None:
     """Serve until a signal stops the daemon. For a reload, returns a descriptor of the listening socket."""
     pool = _start_threads(settings)
-    daemon = Daemon(settings, loop_class)
+    daemon = Daemon(settings, loop_class, link)
     # Before the first scheduling round: jobs that it starts need no adoption.
     users = known_users(settings) if settings.is_system else [os.getuid()]
     adopt(daemon.loop, daemon.targets, daemon.executor, users)
@@ -103,7 +110,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1):
         asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number, signals)
     context = _context_of(daemon, settings, stopped)
-    listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
+    listener = _listener(settings, link)
     servers = _listen(context, listener)
     days = settings.config["retention.samples_days"]
     history = ProgressHistory(settings.progress_points, days, lambda key: daemon.loop.state.jobs.get(key))
@@ -138,6 +145,14 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _attempt("shims", daemon.target.close)
     _attempt("database", daemon.store.close)
     return kept
+
+
+def _listener(settings: Settings, link: Link | None) -> socket.socket:
+    """The listening socket: that of the last daemon, or a new one. In system mode the launcher has it."""
+    if link is not None:
+        (fd,) = link.call_for_files(messages.Listen())
+        return socket.socket(fileno=fd)
+    return succession.inherited_listener() or bind(settings.socket)
 
 
 def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> Context:
@@ -238,7 +253,8 @@ def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list
     stopped.set()
     if number not in (signal.SIGUSR2, signal.SIGUSR1):
         _attempt("address", partial((settings.data / "address").unlink, missing_ok=True))
-        _attempt("socket", partial(settings.socket.unlink, missing_ok=True))
+        if not settings.is_system:  # else it is the launcher's
+            _attempt("socket", partial(settings.socket.unlink, missing_ok=True))
 
 
 def _attempt(what: str, step: Callable[[], object]) -> None:
@@ -279,7 +295,7 @@ def _report_ready() -> None:
     _write_to_starter("ready\n")
 
 
-def _report_failure(error: GflowError) -> int:
+def report_failure(error: GflowError) -> int:
     """Report to `gflowd up` and to standard error why the daemon does not start; returns the exit code.
 
     Not only to the log: it may be on the disk that is full.

@@ -1,7 +1,6 @@
 """Checks in front of the local target in system mode: what the scheduler may have done with root's rights.
 
-Today the scheduler is in the same process, and these checks hold its errors back. As soon as it is a process
-without rights (ADR 12), the launcher reads its messages (`messages`) and does them through this class.
+The launcher reads the scheduler's messages (`messages`) and does them through this class (ADR 12).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class StartRules(NamedTuple):
 
     # The lowest uid that may run jobs.
     min_uid: int
-    # Whether root's own jobs run, as root: as long as the scheduler is root, a refusal protects nothing.
-    root_may: bool
+    # The uid of the scheduler: it may not run jobs as itself, which could touch the daemon's files.
+    scheduler_uid: int
     # The account of a uid, at most some seconds old.
     account_of: Callable[[int], Account | None]
     # Whether a path is the lock file of a GPU of this machine.
@@ -40,7 +39,7 @@ def check_user(launch: Launch, rules: StartRules) -> str:
     """The user that it runs as is named, and is not root."""
     if launch.uid is None or not launch.job.user:
         return "it names no user"
-    return "it would run as root" if launch.uid == 0 and not rules.root_may else ""
+    return "it would run as root" if launch.uid == 0 else ""
 
 
 def check_account(launch: Launch, rules: StartRules) -> str:
@@ -51,13 +50,21 @@ def check_account(launch: Launch, rules: StartRules) -> str:
     if account is None:
         return f"there is no account with uid {launch.uid}"
     if account.name != launch.job.user:
-        return f"uid {launch.uid} belongs to {account.name}, and not to {launch.job.user!a:.60}"
+        user = ascii(launch.job.user)[1:-1]
+        return f"uid {launch.uid} belongs to {account.name} now, and not to {user:.60}"
     return f"the account {account.name} is {account.barred}" if account.barred else ""
 
 
 def check_min_uid(launch: Launch, rules: StartRules) -> str:
-    """The account is not one of the system."""
-    return why_below(launch.uid or 0, rules.min_uid)
+    """The account is not one of the system, nor the scheduler's."""
+    return why_not_a_user(launch.uid, rules.min_uid, rules.scheduler_uid) if launch.uid else ""
+
+
+def why_not_a_user(uid: int, min_uid: int, scheduler_uid: int) -> str:
+    """Why nothing is done as this uid; empty: it may be a user's."""
+    if uid == 0:
+        return "it is root's"
+    return "it is the scheduler's" if uid == scheduler_uid else why_below(uid, min_uid)
 
 
 def check_run(launch: Launch, rules: StartRules) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from gflow.privileged.accounts import Account
 from gflow.privileged.port import progress_socket
 from gflow.targets.file_rights import FileOpener, LocalOpener, Owner
 from gflow.targets.local import gpu_leases
+from gflow.targets.slurm.ssh import user_account
 
 
 class InProcess:
@@ -87,15 +90,26 @@ class InProcess:
         return folder
 
     def bind_port(self, host: str, port: int) -> list[socket.socket]:
-        found: list[socket.socket] = []
-        try:
-            addresses = socket.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            for family, _, _, _, address in dict.fromkeys(addresses):
-                found.append(socket.create_server(address, family=family))
-        except OSError:
-            for sock in found:
-                sock.close()
-            raise
-        return found
+        return listen_at(host, port)
+
+    # ------------------------------------------------------------ programs of users
+
+    def run_as(self, uid: int, name: str, program: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        account = accounts.look_up(uid)
+        if account is None or account.name != name:
+            raise PermissionError(errno.EPERM, f"uid {uid} is not that of {name}")
+        return user_account.start(account, uid, program, words)
+
+
+def listen_at(host: str, port: int) -> list[socket.socket]:
+    """A listening socket for each address of the host. OSError: one is taken."""
+    found: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            found.append(socket.create_server(address, family=family))
+    except OSError:
+        for sock in found:
+            sock.close()
+        raise
+    return found

@@ -7,13 +7,14 @@ a path that root opens; lease files are the exception, whose folder the port its
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from gflow.gpu.owners import ProcessOwners
 from gflow.privileged.accounts import Account
 from gflow.targets.file_rights import FileOpener, Owner
+from gflow.targets.slurm.ssh.user_account import Program
 
 
 def progress_socket(folder: str | Path, uid: int, *, is_system: bool) -> str:
@@ -57,3 +58,9 @@ class Privileged(Protocol):
 
     def bind_port(self, host: str, port: int) -> list[socket.socket]:
         """A listening socket at this port for each address of the host. OSError: none."""
+
+    def run_as(self, uid: int, name: str, program: str, words: Sequence[str]) -> Program:
+        """Run ssh, or gflow's program for files, as a user, with three pipes. OSError, Refused: it cannot.
+
+        May be called by any thread, and waits until the program has started.
+        """

@@ -84,6 +84,8 @@ class Launch(NamedTuple):
     wrapper: tuple[str, ...] = ()
     # Rules about devices (gpu/device_files.py); empty: it may open all.
     devices: str = ""
+    # The cards that these rules allow.
+    cards: tuple[str, ...] = ()
     # The job's folder on this machine, if it runs elsewhere.
     here: str = ""
     # Whether certainly no earlier daemon has launched it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,18 +24,21 @@ from gflow.options.parse import parse
 
 if TYPE_CHECKING:
     from gflow.daemon.settings import Settings
+    from gflow.targets.local.run_record import Content
 
 START_S = 30.0
 NO_GPUS = "no GPUs (why: gflow doctor; to try gflow: gflowd restart --simulate-gpus 4x80G)"
 
 
 def run(values: dict[str, Any]) -> int:
+    from gflow.daemon.launch import launch
     from gflow.daemon.main import run as serve
     from gflow.daemon.process.reload import is_successor
 
     if not is_successor():
         check_alone(values)
-    return serve(_settings(values))
+    settings = _settings(values)
+    return launch(settings) if settings.is_system else serve(settings)
 
 
 def up(values: dict[str, Any]) -> int:
@@ -58,7 +62,7 @@ def up(values: dict[str, Any]) -> int:
     notes = [*settings.notes, *filter(None, [plan.note])]
     log_file = settings.logs / "daemon.log"
     # If it does not start through the user's service manager, start it directly.
-    pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
+    pid = (plan.before and _start(plan.before, values, settings)) or _start((), values, settings)
     if not pid:
         raise GflowError("gflowd did not start", hint=f"its log is {log_file}")
     notes += [note for note in http.get("/status")["notes"] if note not in notes]
@@ -88,10 +92,11 @@ def _machine() -> str:
     return f"{gpus}, {status['cpu_total']} CPU slots, {status['memory_total_mib'] / 1024:.0f} GiB memory"
 
 
-def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> int | None:
+def _start(before: tuple[str, ...], values: dict[str, Any], settings: Settings) -> int | None:
     """Start the daemon; return its pid once it accepts requests, None if it exited without a report."""
+    log_file = settings.logs / "daemon.log"
     ready, ready_in = os.pipe()
-    with _open_log(log_file) as log:
+    with _open_log(settings, log_file) as log:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
             stdin=subprocess.DEVNULL,
@@ -115,11 +120,15 @@ def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> i
     return process.pid if report else None
 
 
-def _open_log(log_file: Path) -> IO[bytes]:
+def _open_log(settings: Settings, log_file: Path) -> IO[bytes]:
     """Open the daemon's log, or /dev/null if it cannot be written: the daemon itself reports that error."""
+    from gflow.daemon.process import directories, scheduler_account
     from gflow.store.files import make_folders
 
     try:
+        if settings.is_system:
+            account = scheduler_account.find()
+            return os.fdopen(directories.open_daemon_log(settings, account.pw_uid, account.pw_gid), "ab")
         make_folders(log_file.parent)
         return log_file.open("ab")
     except OSError:
@@ -305,9 +314,10 @@ def reload(values: dict[str, Any]) -> int:
 
 def restore_backup(values: dict[str, Any], backup: str) -> int:
     """Replace the database by a backup, while no daemon is running."""
-    from gflow.daemon.process import directories, instance_lock
+    from gflow.daemon.process import instance_lock
     from gflow.store.backup import restore
     from gflow.store.location import first_free_number
+    from gflow.targets.local.run_record import list_locked
 
     if os.geteuid() == 0:  # root rarely means a private daemon where a system-wide one is set up
         check_alone(values)
@@ -315,15 +325,22 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
     source = Path(backup).resolve()
     if not source.is_file():
         raise UsageError(f"there is no file {backup}")
-    if settings.is_system:
-        directories.check_trusted(source)
     scope = " --system" if settings.is_system else " --private" if "private" in values else ""
     held = instance_lock.take(settings.data, f"stop it first: gflowd down{scope}")
-    _check_nothing_is_orphaned(settings, source)
     number = first_free_number(settings.data)
+    living = list_locked(str(settings.run_dir))
+    if settings.is_system:
+        copy = _confine(settings, source)
+        if isinstance(copy, int):  # a child has done it
+            return copy
+    else:
+        copy = source
+    _check_nothing_is_orphaned(living, copy)
     # Jobs that waited in the backup may have run since; drain the machine so that root can check first.
     drained = f"restored from {source.name}" if settings.is_system else ""
-    kept = restore(source, settings.database, number, settings.kind, drained)
+    kept = restore(copy, settings.database, number, settings.kind, drained)
+    if copy != source:
+        copy.unlink()
     os.close(held)
     print(f"restored {source}" + (f"; the previous database is now {kept}" if kept else ""))
     if drained:
@@ -331,12 +348,35 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
     return 0
 
 
-def _check_nothing_is_orphaned(settings: Settings, backup: Path) -> None:
+def _confine(settings: Settings, source: Path) -> Path | int:
+    """Go on in a child with the rights of the scheduler: its exit code; in the child, a copy of `source`.
+
+    The database is the scheduler's, and could have been made to harm who opens it.
+    """
+    from gflow.daemon.process import directories, scheduler_account
+    from gflow.privileged import sandbox
+
+    account = scheduler_account.find()
+    directories.check_trusted(source, account.pw_uid)
+    directories.prepare(settings, account.pw_gid)
+    directories.give_to_scheduler(settings, account.pw_uid, account.pw_gid)
+    with source.open("rb") as file:
+        sys.stdout.flush()
+        if pid := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        sandbox.enter(account.pw_uid, account.pw_gid)
+        copy = settings.data / "restoring.db"
+        copy.unlink(missing_ok=True)
+        fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as made:
+            shutil.copyfileobj(file, made)
+    return copy
+
+
+def _check_nothing_is_orphaned(living: dict[str, Content], backup: Path) -> None:
     """Refuse a backup that lacks a running job: the daemon could neither stop it nor count its GPUs."""
     from gflow.store.backup import runs_in
-    from gflow.targets.local.run_record import list_locked
 
-    living = list_locked(str(settings.run_dir))
     unknown = sorted(living.keys() - runs_in(backup))
     if unknown:
         jobs = ", ".join(name.rpartition(".")[0] for name in unknown)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from typing import Any
 
+from gflow import paths
 from gflow.cli.daemon.lifecycle import down
 from gflow.cli.daemon.systemd import (
     MARK,
@@ -42,11 +43,17 @@ def install(values: dict[str, Any]) -> int:
         from gflow.daemon.process.directories import check_installation
 
         check_installation()
+    notes = []
     path, text = unit_path(values), _text(values)
     if path.exists() and MARK not in path.read_text() and "force" not in values:
         raise Refused(f"{path} exists and was not written by gflow", hint="--force overwrites it")
     _check_reachable(values)
-    notes = _stop_running_daemon(values)
+    if "system" in values:
+        from gflow.daemon.process import scheduler_account
+
+        if scheduler_account.make(paths.system_data(os.environ.get)):
+            notes.append(f"the account {scheduler_account.NAME} was made: the scheduler runs as it")
+    notes += _stop_running_daemon(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     systemctl(values, "daemon-reload")

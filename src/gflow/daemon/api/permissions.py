@@ -99,6 +99,13 @@ def acting_user(request: Request) -> str:
     return user_name(uid)
 
 
+def submitting_user(request: Request) -> str:
+    """The caller's user name. Raises Forbidden if no jobs may run as this user."""
+    if context_of(request).settings.is_system and request.scope["state"]["uid"] == 0:
+        raise Forbidden("the daemon for all users runs no job as root", hint="submit it as another user")
+    return acting_user(request)
+
+
 def may_ask_cluster(request: Request, job: Job) -> bool:
     """Whether the caller may have a cluster asked about this job: that is done with the keys of its owner."""
     is_system = context_of(request).settings.is_system

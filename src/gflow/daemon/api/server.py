@@ -187,7 +187,8 @@ class Server:
         self._pause_s = PAUSE_S
         self._logged_at = -LOG_INTERVAL_S
         listener.setblocking(False)
-        listener.listen(BACKLOG)
+        if listener.family != socket.AF_UNIX:  # `bind` has; and who listens is whom clients take us for
+            listener.listen(BACKLOG)
         self._loop.add_reader(listener, self.accept)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ def user_account(privileged: Privileged, uid: int) -> UserAccount:
     if account is None:
         raise OSError(f"there is no account with uid {uid}")
     folder = privileged.make_ssh_folder(Owner(uid, account.gid))
-    return UserAccount(uid, account.gid, account.name, account.home, folder)
+    return UserAccount(uid, account.gid, account.name, account.home, folder, privileged.run_as)
 
 
 def target_folder(settings: Settings, name: str, user: UserAccount | None) -> Path:

@@ -127,6 +127,8 @@ class Executor:
 
     def _why_barred(self, job: Job) -> str:
         """Why jobs of this account may not start now; empty: they may."""
+        if job.uid == 0:  # submitted to a version that was one process of root
+            return "no job runs as root"
         least = self._settings.config["people.min_uid"]
         return why_unusable(job.uid, job.user) or why_below(job.uid, least)
 
@@ -218,7 +220,8 @@ class Executor:
             # A withdrawn attempt never began. Its number is used up; the job counts those that began.
             attempt = 1 + (self._store.earlier_attempts(job.key) if job.attempt > 1 else 0)
             return remote_launch(self._settings, job, script, environ, attempt)
-        rules = self._device_rules(job.gpu_ids)
+        cards = self._cards(job.gpu_ids)
+        rules = self._isolation.rules(cards) if self._isolation is not None else ""
         variables = job_variables(job, script, self._devices(job.gpu_ids, is_isolated=bool(rules)))
         variables["GFLOW_PROGRESS"] = self._progress_path(job.uid)
         additions = path_additions(spec, script)
@@ -243,16 +246,14 @@ class Executor:
             unkillable_s=self._settings.unkillable_s,
             rules=self._settings.rules,
             devices=rules,
+            cards=cards,
         )
 
-    def _device_rules(self, indices: tuple[int, ...]) -> str:
-        """Which devices a job with these GPUs may open; empty: all."""
-        if self._isolation is None:
-            return ""
+    def _cards(self, indices: tuple[int, ...]) -> tuple[str, ...]:
+        """The UUIDs of the cards of these GPUs: for a MIG slice, of the card that it is on."""
         stored = self._state().machine.gpu_names
         names, parents = names_of(stored), parents_of(stored)
-        uuids = [names[index] for index in indices if index in names]
-        return self._isolation.rules([parents.get(uuid, uuid) for uuid in uuids])
+        return tuple(parents.get(names[index], names[index]) for index in indices if index in names)
 
     def _devices(self, indices: tuple[int, ...], *, is_isolated: bool) -> str:
         state = self._state()

@@ -20,6 +20,7 @@ FRAMES = 3
 # Counts of the same error at which one line is logged again.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 13))
 MINUTE_S = 60.0
+FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 log = logging.getLogger("gflow.api")
 
@@ -28,7 +29,7 @@ def set_up(path: Path) -> None:
     """Log to standard error. If that is the file at `path` (as under `gflowd up`), it is rotated."""
     handler = _Bounded(path)
     handler.addFilter(Once())
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", handlers=[handler])
+    logging.basicConfig(format=FORMAT, handlers=[handler])
 
 
 class Once(logging.Filter):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from gflow.daemon.process import instance_lock
 from gflow.daemon.settings import Settings
 from gflow.errors import Refused
 from gflow.targets.local.shim import private_tmp
@@ -17,13 +19,20 @@ from gflow.targets.local.shim import private_tmp
 log = logging.getLogger("gflow.daemon")
 # For development: run as root from a checkout that root does not own.
 TRUST = "GFLOW_TRUST_INSTALLATION"
-# Modes of folders: only root reads; all users may list; all users may enter but not list.
-CLOSED, OPEN, BLIND = 0o700, 0o755, 0o711
+# Modes of folders: only root reads; all users may list; all users may enter but not list. And the scheduler
+# makes files, and cannot rename or remove what is root's.
+CLOSED, OPEN, BLIND, SHARED = 0o700, 0o755, 0o711, 0o1770
 
 
-def prepare(settings: Settings) -> None:
-    """Create the folders of the daemon in system mode, or refuse unsafe ones."""
-    _make_folder(settings.data, CLOSED)
+def launcher_log(settings: Settings) -> Path:
+    """The log of the launcher."""
+    return settings.data.parent.parent / "log/gflow/launcher.log"
+
+
+def prepare(settings: Settings, gid: int) -> None:
+    """Create the folders of the daemon in system mode, or refuse unsafe ones. `gid`: of the scheduler."""
+    make_shared(settings, gid)
+    _make_folder(launcher_log(settings).parent, CLOSED)
     _make_folder(settings.run_dir, CLOSED)
     _make_folder(settings.socket.parent, OPEN)
     _make_folder(settings.job_files_dir, BLIND)
@@ -34,6 +43,69 @@ def prepare(settings: Settings) -> None:
             f"jobs.private_tmp cannot be used here: {why}",
             hint="it needs mount namespaces, and a root folder that is a mount; or set it to false",
         )
+
+
+def make_shared(settings: Settings, gid: int) -> None:
+    """Create the folders in which root and the scheduler have files."""
+    _make_folder(settings.data, SHARED, gid)
+    _make_folder(settings.logs, SHARED, gid)
+
+
+def open_daemon_log(settings: Settings, uid: int, gid: int) -> int:
+    """Open the daemon's log as root, for `gflowd up`. OSError: it is not a file of the daemon alone.
+
+    The scheduler, whose it is, could have put a link in its place.
+    """
+    make_shared(settings, gid)
+    path, flags = settings.logs / "daemon.log", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK)
+    except FileNotFoundError:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    found = os.fstat(fd)
+    if not _is_only_name(found) or found.st_uid not in (0, uid):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "it is not a file of the daemon alone", str(path))
+    os.fchown(fd, uid, gid)
+    return fd
+
+
+def give_to_scheduler(settings: Settings, uid: int, gid: int) -> None:
+    """Give root's files in the daemon's folder to the scheduler: those of a daemon that was one process, and
+    those that commands of root made. Called with the lock, while no scheduler runs."""
+    left = {settings.run_dir.name, instance_lock.lock_path(settings.data).name}
+    folder = os.open(settings.data, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _give(folder, uid, gid, {settings.logs.name}, left)
+    finally:
+        os.close(folder)
+
+
+def _give(folder: int, uid: int, gid: int, kept: Container[str] = (), left: Container[str] = ()) -> None:
+    """Give what is in a folder: by descriptor, no link is followed, and no file that has another name too.
+
+    `kept`: entries that stay root's; `left`: entries of which also the content does.
+    """
+    for name in os.listdir(folder):
+        if name in left:
+            continue
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except OSError:  # a link, a socket, or it has just gone
+            continue
+        try:
+            found = os.fstat(fd)
+            if stat.S_ISDIR(found.st_mode):
+                _give(fd, uid, gid)
+            is_ours = found.st_uid == 0 and name not in kept
+            if is_ours and (stat.S_ISDIR(found.st_mode) or _is_only_name(found)):
+                os.fchown(fd, uid, gid)
+        finally:
+            os.close(fd)
+
+
+def _is_only_name(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
 def _find_private_tmp_error(data: Path) -> str:
@@ -104,8 +176,8 @@ def _nearest(path: str) -> str:
     return next(str(place) for place in (Path(path), *Path(path).parents) if place.exists())
 
 
-def rewritable(paths: Iterable[str | Path]) -> Path | None:
-    """The first of these paths, or of the folders above them, that a user other than root could change.
+def rewritable(paths: Iterable[str | Path], owners: Container[int] = (0,)) -> Path | None:
+    """The first of these paths, or of the folders above them, that a user other than `owners` could change.
 
     The target of a symbolic link counts as well, but not the folders above the target.
     """
@@ -115,29 +187,31 @@ def rewritable(paths: Iterable[str | Path]) -> Path | None:
         while place not in seen:  # if it was seen, so were the folders above it
             seen.add(place)
             found = os.lstat(place)
-            if _is_changeable(found) or (stat.S_ISLNK(found.st_mode) and _is_changeable(os.stat(place))):
+            if _is_changeable(found, owners) or (
+                stat.S_ISLNK(found.st_mode) and _is_changeable(os.stat(place), owners)
+            ):
                 return Path(place)
             place = os.path.dirname(place)
     return None
 
 
-def _is_changeable(found: os.stat_result) -> bool:
-    """Whether a user other than root owns this or may write to it.
+def _is_changeable(found: os.stat_result, owners: Container[int]) -> bool:
+    """Whether a user other than `owners` owns this or may write to it.
 
     A folder may be writable by another group: Debian's /usr/local belongs to `staff`, whose members are as
     trusted as root.
     """
     mode = found.st_mode
     if stat.S_ISLNK(mode):
-        return bool(found.st_uid)
+        return found.st_uid not in owners
     is_world_writable = mode & 0o002 and not mode & stat.S_ISVTX
     is_group_writable = stat.S_ISREG(mode) and mode & 0o020 and found.st_gid
-    return bool(found.st_uid or is_world_writable or is_group_writable)
+    return found.st_uid not in owners or bool(is_world_writable or is_group_writable)
 
 
-def check_trusted(path: Path) -> None:
-    """Refuse a file that a user other than root created or could change."""
-    place = rewritable([path])
+def check_trusted(path: Path, scheduler_uid: int) -> None:
+    """Refuse a file that a user other than root or the scheduler created or could change."""
+    place = rewritable([path], {0, scheduler_uid})
     if place is None and path.stat().st_mode & 0o022:
         place = path
     if place is not None:
@@ -147,7 +221,7 @@ def check_trusted(path: Path) -> None:
         )
 
 
-def _make_folder(folder: Path, mode: int) -> None:
+def _make_folder(folder: Path, mode: int, gid: int | None = None) -> None:
     umask = os.umask(0o022)
     folder.parent.mkdir(parents=True, exist_ok=True)
     os.umask(umask)
@@ -156,14 +230,17 @@ def _make_folder(folder: Path, mode: int) -> None:
     except FileExistsError:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise Refused(f"{folder} is not a folder", hint="move it away") from None
-        _check_owner(folder, "prepared")
+        _check_owner(folder, "prepared", is_shared=gid is not None)
+    if gid is not None:
+        os.chown(folder, -1, gid)
     folder.chmod(mode)
 
 
-def _check_owner(path: Path, what: str) -> None:
-    """Refuse a path that another user created or could change."""
+def _check_owner(path: Path, what: str, *, is_shared: bool = False) -> None:
+    """Refuse a path that another user created or could change. `is_shared`: its group may."""
     found = path.stat()
-    if {path.lstat().st_uid, found.st_uid} != {os.geteuid()} or found.st_mode & 0o022:
+    others = 0o002 if is_shared and found.st_mode & stat.S_ISVTX else 0o022
+    if {path.lstat().st_uid, found.st_uid} != {os.geteuid()} or found.st_mode & others:
         raise Refused(
             f"{path} could have been {what} by a user other than root",
             hint=f"check its content; then: chown root {path}; chmod go-w {path}",

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import socket
+import stat
 import time
 from pathlib import Path
 
@@ -35,9 +36,10 @@ def _take(data: Path, hint: str) -> int:
         raise Refused(
             f"{data} belongs to another user", hint="a daemon needs a folder of its own user: check $HOME"
         )
-    if data.stat().st_mode & 0o077:  # older versions created it with the umask
+    mode = data.stat().st_mode
+    if mode & 0o077 and not mode & stat.S_ISVTX:  # older versions created it with the umask
         data.chmod(0o700)
-    fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     end = time.monotonic() + LEFTOVER_S
     while not _lock(fd):
         owner = os.pread(fd, 256, 0).decode(errors="replace").strip()

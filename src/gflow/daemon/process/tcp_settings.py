@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 import ssl
+from functools import lru_cache
 
 import msgspec
 
@@ -35,18 +36,22 @@ class ListenSettings(msgspec.Struct, kw_only=True, frozen=True):
         return frozenset(name.lower() for name in known | ({self.host} - ANYWHERE))
 
     def tls(self) -> ssl.SSLContext | None:
-        if not self.certificate:
-            return None
-        _check_key(self.key)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(
-                f"daemon.tls_cert {self.certificate} and daemon.tls_key {self.key} cannot be used: {error}"
-            ) from None
-        return context
+        """The context with the certificate, loaded once: later this process may not be able to read it."""
+        return _load_tls(self.certificate, self.key) if self.certificate else None
+
+
+@lru_cache(maxsize=1)
+def _load_tls(certificate: str, key: str) -> ssl.SSLContext:
+    _check_key(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"daemon.tls_cert {certificate} and daemon.tls_key {key} cannot be used: {error}"
+        ) from None
+    return context
 
 
 def _check_key(path: str) -> None:

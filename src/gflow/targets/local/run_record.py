@@ -1,10 +1,10 @@
 """The run record: one file per attempt, with its lock, its identity and its end.
 
 The shim creates the file exclusively, so that an attempt starts at most once. It holds an flock on it while
-any process of the job lives, and appends three lines: its own identity, that of the job's process, and the
-end of the job. A process that gets the lock knows that the shim has ended. A line counts only if it is
-complete. A daemon that stops the run appends the reason for the job's log, also if it has no channel to the
-shim; the native shim reads it too (`native/main.c`).
+any process of the job lives, and appends lines: its own identity, that of the job's process, in system mode
+the job's uid, and the end of the job. A process that gets the lock knows that the shim has ended. A line
+counts only if it is complete. A daemon that stops the run appends the reason for the job's log, also if it
+has no channel to the shim; the native shim reads it too (`native/main.c`).
 
 A daemon that finds an unlocked record without a first line takes the lock and unlinks it. A shim that gets
 there late sees that its file has no name any more, and does nothing.
@@ -44,6 +44,8 @@ class Content(NamedTuple):
     stuck: str = ""
     # Why a daemon stopped the run, for the last line of the log; empty: none did.
     why: str = ""
+    # The user of the job in system mode; None: a private daemon's, or that of an earlier version.
+    uid: int | None = None
 
 
 def claim(path: str) -> int | None:
@@ -86,6 +88,11 @@ def write_identity(fd: int, what: str, identity: Identity) -> None:
     os.write(fd, f"{what} {identity.boot} {identity.namespace} {identity.pid} {identity.started}\n".encode())
 
 
+def write_uid(fd: int, uid: int) -> None:
+    """Record as whom the job runs."""
+    os.write(fd, f"uid {uid}\n".encode())
+
+
 def write_stuck(fd: int, text: str) -> None:
     """Record why a job that was killed has not ended yet."""
     os.write(fd, f"stuck {text}\n".encode(errors="replace"))
@@ -122,6 +129,7 @@ def read(text: bytes) -> Content:
     shim = job = None
     end = None
     stuck = why = ""
+    uid = None
     for line in text.split(b"\n")[:-1]:
         word, _, rest = line.decode(errors="replace").partition(" ")
         try:
@@ -135,9 +143,11 @@ def read(text: bytes) -> Content:
                 stuck = rest
             elif word == "why":
                 why = rest
+            elif word == "uid":
+                uid = int(rest)
         except ValueError:
             continue
-    return Content(shim, job, end, stuck, why)
+    return Content(shim, job, end, stuck, why, uid)
 
 
 def _identity(text: str) -> Identity:
@@ -187,6 +197,13 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def real_uid(pid: int) -> int | None:
+    """The real uid of a process; None if it has ended. Not the owner of its folder, which it can change."""
+    with suppress(OSError), open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+    return None
 
 
 def boot_id() -> str:

@@ -160,6 +160,8 @@ class LocalTarget:
         content = run_record.read(Path(self.record_path(run)).read_bytes())
         if content.job is None or run_record.identity_of(content.job.pid) != content.job:
             raise ProcessLookupError(errno.ESRCH, "its process does not exist")
+        if launch.uid is not None and launch.uid != _uid_of(content):
+            raise PermissionError(errno.EPERM, "it is a job of another user")
         for channel in [one for one in self._exec_shims if one.sock.fileno() < 0]:  # its shim was killed
             self._end_exec(channel)
         uid = launch.uid
@@ -475,6 +477,13 @@ def _make_private(folder: str) -> None:
 def _delete_tree(folder: str) -> None:
     """Delete a folder with what is in it. Follows no link."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _uid_of(content: run_record.Content) -> int | None:
+    """The user of a job. A shim of an earlier version has not recorded it: then that of its process."""
+    if content.uid is not None or content.job is None:
+        return content.uid
+    return run_record.real_uid(content.job.pid)
 
 
 def _groups_of(run: Run, content: run_record.Content) -> list[str]:

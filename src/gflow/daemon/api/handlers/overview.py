@@ -70,7 +70,7 @@ def _overview(
     uptime_s = now.boot - context.started_boot
     return OverviewAnswer(
         version=__version__,
-        pid=os.getpid(),
+        pid=context.pid,
         started_at=rfc3339(now.wall - uptime_s),
         uptime_secs=uptime_s,
         system=context.settings.is_system,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -72,7 +71,7 @@ async def show_status(request: Request) -> Response:
     strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
     data = StatusAnswer(
         version=__version__,
-        pid=os.getpid(),
+        pid=context.pid,
         uptime_secs=timers.now().boot - context.started_boot,
         gpu_total=len(state.machine.gpus),
         gpu_available=len(state.machine.idle),
@@ -147,10 +146,10 @@ def _stray_note(stray: Stray) -> str:
 
 async def show_health(request: Request) -> Response:
     """Whether the daemon runs and accepts changes."""
-    loop = context_of(request).loop
-    loop.look_at_store()
-    why = loop.read_only
-    data = HealthAnswer(status="read_only" if why else "ok", pid=os.getpid(), detail=why)
+    context = context_of(request)
+    context.loop.look_at_store()
+    why = context.loop.read_only
+    data = HealthAnswer(status="read_only" if why else "ok", pid=context.pid, detail=why)
     return answer(request, lambda: data, lambda: f"{data.status}\n", 503 if why else 200)
 
 

@@ -16,7 +16,7 @@ from gflow.core.model import Spec
 from gflow.core.state.state import PART
 from gflow.daemon.api.expansion import Expansion, bytes_of
 from gflow.daemon.api.handlers.dry_run import dry_run
-from gflow.daemon.api.permissions import acting_user, check, rights_of
+from gflow.daemon.api.permissions import check, rights_of, submitting_user
 from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
     all_keys_of,
@@ -61,7 +61,7 @@ async def submit(request: Request) -> Response:
     """Submit jobs. The answer comes when they are durable."""
     query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
-    config, user = context.settings.config, acting_user(request)
+    config, user = context.settings.config, submitting_user(request)
     limits = limits_of(request.scope["state"], is_required=context.settings.is_system)
     reader = Reader(address_of, limits, submission_rules.defaults(config), context.settings.shapes)
     _check_token(wanted.token)
@@ -119,7 +119,7 @@ async def redo(request: Request) -> Response:
     query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
-    user = acting_user(request)
+    user = submitting_user(request)
     redone = await _keys_to_redo(request, wanted)
     job = existing_job(context, redone[0])
     settings = context.settings

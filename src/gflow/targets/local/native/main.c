@@ -262,12 +262,13 @@ static void release_leases(const Leases *held) {
 
 /* ------------------------------------------------------------ one job */
 
-/* Record our identity and that of the job's process, for a later daemon. */
-static void write_identities(const Shim *shim, int record) {
+/* Record our identity, that of the job's process and its user, for a later daemon. */
+static void write_identities(const Shim *shim, const Message *order, int record) {
     char text[512];
-    int size = snprintf(text, sizeof text, "shim %s %llu %d %llu\njob %s %llu %d %llu\n",
+    int size = snprintf(text, sizeof text, "shim %s %llu %d %llu\njob %s %llu %d %llu\n%s%s%s",
                         shim->boot, shim->namespace, (int)getpid(), shim->started,
-                        shim->boot, shim->namespace, (int)shim->child.pid, shim->child.started);
+                        shim->boot, shim->namespace, (int)shim->child.pid, shim->child.started,
+                        has_owner(order) ? "uid " : "", order->field[UID].at, has_owner(order) ? "\n" : "");
     send_all(record, text, (size_t)size);
 }
 
@@ -319,7 +320,7 @@ static void report_end(Shim *shim, const Message *order, int record, End *end) {
 
 /* Send the order to the waiting child; if that was killed meanwhile, to a new one. A job of the system daemon cannot
  * kill us and could pass a lease on, so it inherits none. */
-static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_owned) {
+static bool wake_child(Shim *shim, const Message *order, int record, const Leases *leases) {
     Leases none = {.count = 0};
     for (int tries = 0; tries < 3; tries++) {
         if (!shim->child.pid && !fork_child(&shim->child, shim->group)) return false;
@@ -330,8 +331,8 @@ static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_own
             errno = EAGAIN;
             continue;
         }
-        write_identities(shim, record);
-        bool sent = send_order(shim->child.orders, &shim->order, is_owned ? &none : leases);
+        write_identities(shim, order, record);
+        bool sent = send_order(shim->child.orders, &shim->order, has_owner(order) ? &none : leases);
         close(shim->child.orders);
         if (sent) return true;
         close(shim->child.trouble);
@@ -342,7 +343,7 @@ static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_own
 
 static void run_job(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
     bool is_ready = !has_owner(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
-    if (!is_ready || !wake_child(shim, record, leases, has_owner(order))) {
+    if (!is_ready || !wake_child(shim, order, record, leases)) {
         if (is_shortage(errno)) defer("", errno, end);
         else fail_start(order, strerror(errno), false, end);
         return;

@@ -195,6 +195,8 @@ class Shim:
         job = run_record.identity_of(started.pid, self.me)
         if job is not None:
             run_record.write_identity(fd, "job", job)
+        if order.uid is not None:
+            run_record.write_uid(fd, order.uid)
         return self.supervise(order, Watch(order, started, self.layers), fd)
 
     def supervise(self, order: Order, watch: Watch, fd: int) -> ShimEnd:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -26,12 +25,8 @@ from gflow.targets.slurm.files.result_fetch import Fetched, FetchOrder, ResultFe
 from gflow.targets.slurm.files.snapshot_transfer import Sent, SnapshotTransfer
 from gflow.targets.slurm.ssh.pipe_exchange import exchange
 from gflow.targets.slurm.ssh.ssh_runner import SshRunner
-from gflow.targets.slurm.ssh.user_account import ROOT, UserAccount
+from gflow.targets.slurm.ssh.user_account import UserAccount
 
-BOOT = (
-    f"import sys; sys.path.append({ROOT!r});"
-    " from gflow.targets.slurm.files.user_files import main; main(*sys.argv[1:])"
-)
 # Seconds for a snapshot, which a submission waits for, and for everything else.
 TAKE_S, CALL_S = 300.0, 86_400.0
 
@@ -137,18 +132,9 @@ def _check(answer: FileAnswer) -> None:
 def run_call(user: UserAccount, call: FileCall, timeout_s: float = CALL_S) -> FileAnswer:
     """Run a call in a process of the user."""
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", BOOT, str(user.uid), user.name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=user.environ,
-            cwd="/",
-            umask=0o077,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return FileAnswer(refused=f"no process for {user.name}: {error.strerror}")
+        process = user.start("files")
+    except (OSError, Refused) as error:
+        return FileAnswer(refused=f"no process for {user.name}: {getattr(error, 'strerror', None) or error}")
     output, errors, problem = exchange(process, msgspec.json.encode(call), timeout_s)
     try:
         return msgspec.json.decode(output, type=FileAnswer)

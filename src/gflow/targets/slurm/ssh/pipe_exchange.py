@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from typing import IO, NamedTuple
 
+from gflow.targets.slurm.ssh.user_account import Program
+
 # Bytes that are kept of what a process prints: the other side may be any machine.
 MOST_BYTES = 64 << 20
 BLOCK = 1 << 16
@@ -22,7 +24,7 @@ class Exchange(NamedTuple):
     problem: str = ""
 
 
-def exchange(process: subprocess.Popen[bytes], text: bytes, timeout_s: float) -> Exchange:
+def exchange(process: Program, text: bytes, timeout_s: float) -> Exchange:
     """Run a process with three pipes to the end of its output. After `timeout_s` it is killed.
 
     Only the process itself: the master connection of ssh may have begun in its group. The master keeps the
@@ -50,7 +52,7 @@ def exchange(process: subprocess.Popen[bytes], text: bytes, timeout_s: float) ->
 
 
 def _transfer(
-    process: subprocess.Popen[bytes],
+    process: Program,
     text: bytes,
     found: dict[IO[bytes], bytearray],
     until: float,

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gflow.errors import Refused
 from gflow.targets.slurm.commands.command_runner import CommandResult, is_unreachable
 from gflow.targets.slurm.ssh.pipe_exchange import exchange
 from gflow.targets.slurm.ssh.remote_shell import SHELL, command_script, make_frame, program
-from gflow.targets.slurm.ssh.user_account import UserAccount
+from gflow.targets.slurm.ssh.user_account import Program, UserAccount
 
 # sun_path holds 108 bytes, and ssh adds 17 to the name of a socket while it creates it.
 SOCKET_PATH_MAX = 85
@@ -144,18 +145,23 @@ class SshRunner:
         try:
             if self.user is None:
                 self.control_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            process = subprocess.Popen(
-                [*(self.user.prefix if self.user else []), *self.shell_words(), "-T", "--", self.host, SHELL],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self.user.environ if self.user else ssh_environ(os.environ),
-                start_new_session=True,
-            )
-        except OSError as error:
-            return b"", b"", f"ssh cannot be run: {error.strerror}"
+            process = self._start([*self.shell_words(), "-T", "--", self.host, SHELL])
+        except (OSError, Refused) as error:
+            return b"", b"", f"ssh cannot be run: {getattr(error, 'strerror', None) or error}"
         output, errors, problem = exchange(process, text, timeout_s)
         return output, errors, f"{self.host} {problem}" if problem else ""
+
+    def _start(self, words: list[str]) -> Program:
+        if self.user is not None:
+            return self.user.start(words[0], words[1:])
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ssh_environ(os.environ),
+            start_new_session=True,
+        )
 
     def explain(self, error: str) -> str:
         """The error of ssh in one line, with what to do about it if that is known."""

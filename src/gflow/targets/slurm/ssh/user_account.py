@@ -1,4 +1,4 @@
-"""A user of the machine as whom root's daemon runs commands for a cluster: with that user's keys.
+"""A user of the machine as whom commands for a cluster run: with that user's keys, in a process of the user.
 
 Standard library only: the process that becomes the user imports this before anything else.
 """
@@ -6,10 +6,11 @@ Standard library only: the process that becomes the user imports this before any
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 from gflow.targets.local.shim.privileges import become
 
@@ -18,6 +19,35 @@ BOOT = (
     f"import sys; sys.path.append({ROOT!r});"
     " from gflow.targets.slurm.ssh.user_account import run_as; run_as(sys.argv[1:])"
 )
+FILES_BOOT = (
+    f"import sys; sys.path.append({ROOT!r});"
+    " from gflow.targets.slurm.files.user_files import main; main(*sys.argv[1:])"
+)
+
+
+class Program(Protocol):
+    """A running program with three pipes, as `subprocess.Popen` has them."""
+
+    @property
+    def args(self) -> Any: ...
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class Entry(Protocol):
+    """What is needed of an entry of the user database."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def home(self) -> str: ...
 
 
 class UserAccount(NamedTuple):
@@ -28,22 +58,39 @@ class UserAccount(NamedTuple):
     name: str
     home: str
     ssh_folder: Path
+    # Starts a program as a user: uid, name, program and words. OSError, Refused: it cannot.
+    run_as: Callable[[int, str, str, Sequence[str]], Program]
 
     @property
     def snapshots(self) -> Path:
         """The folder for the files of its jobs, as they were at the submission. Only the user opens it."""
         return Path(self.home) / ".local/share/gflow/system/snapshots"
 
-    @property
-    def prefix(self) -> list[str]:
-        """Words that become this user and run the command that follows them."""
-        return [sys.executable, "-I", "-S", "-c", BOOT, str(self.uid), self.name]
+    def start(self, program: str, words: Sequence[str] = ()) -> Program:
+        """Start a program as this user."""
+        return self.run_as(self.uid, self.name, program, words)
 
-    @property
-    def environ(self) -> dict[str, str]:
-        """The environment of its commands: that of a fresh login, without an agent."""
-        path = os.environ.get("PATH", os.defpath)
-        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "PATH": path}
+
+def start(
+    account: Entry, uid: int, program: str, words: Sequence[str], pipes: Sequence[int] = (-1, -1, -1)
+) -> subprocess.Popen[bytes]:
+    """Start ssh, or the program for files, as a user: in a process that gives up root for good.
+
+    `pipes`: its three descriptors; -1: a new pipe. Its environment is that of a fresh login.
+    """
+    python = {"ssh": ["-I", "-S", "-c", BOOT], "files": ["-I", "-c", FILES_BOOT]}[program]
+    command = ["ssh"] if program == "ssh" else []
+    path = os.environ.get("PATH", os.defpath)
+    return subprocess.Popen(
+        [sys.executable, *python, str(uid), account.name, *command, *words],
+        stdin=pipes[0],
+        stdout=pipes[1],
+        stderr=pipes[2],
+        env={"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "PATH": path},
+        cwd="/",
+        umask=0o077,
+        start_new_session=True,
+    )
 
 
 def run_as(words: Sequence[str]) -> None:
