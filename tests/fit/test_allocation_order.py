@@ -195,3 +195,69 @@ def test_softmax_copies_input_that_is_not_contiguous():
 
     assert moves(make, ["_log_softmax.default"], "forward", least=512) == [16, 16, -16]
     assert moves(make, ["_log_softmax_backward"], "backward", least=512) == [16]
+
+
+def test_autocast_converts_the_last_argument_first():
+    """Bias, weight, input; the backward pass converts their gradients in the reverse order."""
+    weight, bias = 2 * 1024 * 2048 / MIB, 2 * 2048 / MIB
+
+    def make():
+        model = nn.Sequential(nn.LayerNorm(1024), nn.Linear(1024, 2048))
+        return model, (torch.empty(4096, 1024), torch.empty(4096, 2048))
+
+    found = moves(make, ["_to_copy"], "forward", precision="bf16", least=4096)
+    assert found[-4:-1] == [bias, weight, 8]  # and the result, for the loss
+    found = moves(make, ["_to_copy"], "backward", precision="bf16", least=4096)
+    assert found[-3:] == [16, 2 * weight, 2 * bias]
+
+
+def test_dropout_asks_for_its_mask_first():
+    found = moves(
+        lambda: (nn.Sequential(nn.Linear(512, 512), nn.Dropout()), (torch.empty(4096, 512),) * 2),
+        ["native_dropout"],
+        "forward",
+    )
+    assert found == [2, 8]
+
+
+def test_workspaces_are_released_in_the_reverse_order():
+    found = moves(
+        lambda: (nn.Linear(1024, 1024), (torch.empty(8192, 1024),) * 2),
+        ["sum.dim_IntList"],
+        "backward",
+        least=1,
+    )
+    # The bias of the layer, the parts of its sum, and a semaphore for each block of columns.
+    assert found == [4096 / MIB, 64, 32 / MIB, -32 / MIB, -64]
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_weights_with_channels_last_replace_the_originals_one_by_one(is_tied):
+    def make():
+        model = nn.Sequential(*(nn.Conv2d(64, 64, 9, padding=4, bias=False) for _ in range(3)))
+        if is_tied:
+            model[2].weight = model[0].weight
+        return model, (torch.empty(1, 64, 8, 8), torch.empty(1, 64, 8, 8))
+
+    trace = record(py=make, recipe=Recipe(batch=1, steps=1, channels_last=True))
+    of_model = trace.moves[: next(index for index, phase, _ in trace.marks if phase == "forward")]
+    weights = [move for move in of_model if trace.requests[max(move, -1 - move)].size == 64 * 64 * 81 * 4]
+    # The originals and then the copies; negative: the release of a request, counted from -1.
+    assert weights == ([0, 1, 2, 3, -2, -1] if is_tied else [0, 1, 2, 3, -1, 4, -2, 5, -3])
+
+
+@pytest.mark.parametrize(("kernel", "expected"), [(7, [98]), (3, [])])
+def test_first_layer_with_channels_last_is_padded(kernel, expected):
+    """Three channels in 16 bit become eight: the input takes 98 instead of 36.75 MiB."""
+
+    def make():
+        model = nn.Sequential(nn.Conv2d(3, 64, kernel, 2, kernel // 2, bias=False))
+        return model, (torch.empty(128, 3, 224, 224), torch.empty(128, 64, 112, 112))
+
+    trace = record(py=make, recipe=Recipe(batch=1, steps=1, precision="bf16", channels_last=True))
+    sizes = [
+        request.size / MIB
+        for request in trace.requests
+        if request.operator == "aten.convolution.default" and request.kind == "workspace"
+    ]
+    assert sizes == pytest.approx(expected, rel=1e-2)

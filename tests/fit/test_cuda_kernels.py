@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gflow.ml.fit.cuda import recurrent  # noqa: E402
+from gflow.ml.fit.cuda import convolution, recurrent  # noqa: E402
 from gflow.ml.fit.cuda.architectures import ARCHITECTURES, HOPPER  # noqa: E402
 from gflow.ml.fit.cuda.attention import choose  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
@@ -201,3 +201,35 @@ def test_kept_by_recurrent_layer_equals_what_was_measured():
 def test_workspace_of_recurrent_layer_is_near_what_was_measured():
     errors = [abs(recurrent.workspace(shape) / measured - 1) for shape, (measured, _) in recurrent_layers()]
     assert sum(error < 0.001 for error in errors) >= 230
+
+
+def images(shape, is_first, dtype):
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
+    made = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+    return made if is_first else made.to(memory_format=last)
+
+
+def measured_convolutions():
+    """Each measured convolution with channels first: its result's gradient, arguments, and two workspaces."""
+    for row in map(json.loads, LAYERS.read_text().splitlines()):
+        if "conv" in row:
+            shape, x_first, weights, weights_first, stride, _, _, transposed, _, groups, dtype = row["conv"]
+            if not transposed and x_first and weights_first and len(shape) < 5:
+                x, weight = images(shape, True, dtype), images(weights, True, dtype)
+                y = torch.empty(row["forward"][0] // x.element_size(), dtype=x.dtype, device="meta")
+                released = [[-size for size in row[way] if size < 0] for way in ("forward", "backward")]
+                # The gradient of the weights comes last; that of an image is not computed.
+                yield (x, weight, y, stride, groups), [sizes[-1] if sizes else 0 for sizes in released]
+
+
+def test_workspaces_of_convolutions_are_near_what_was_measured():
+    errors = {"forward": [], "backward": []}
+    for (x, weight, *rest), measured in measured_convolutions():
+        parts = min(15, -(-8 * convolution.MIB // (weight.numel() * weight.element_size())))
+        size = x.numel() * x.element_size()
+        for way, split, expected in zip(errors, (0, parts), measured, strict=True):
+            found = sum(convolution._conversion(x, weight, *rest, split, HOPPER))
+            errors[way].append(abs(found - expected) / (size + rest[0].numel() * rest[0].element_size()))
+    far = {way: sum(error > 0.05 for error in all_errors) for way, all_errors in errors.items()}
+    assert len(errors["forward"]) == 127
+    assert far["forward"] <= 5 and far["backward"] <= 27  # of 127 each

@@ -69,8 +69,8 @@ class Autocast:
             else:
                 wanted = self._wanted(name, (args, kwargs))
                 if wanted is not None:
-                    args = self._cast(args, wanted)
-                    kwargs = self._cast(kwargs, wanted)
+                    kwargs = self._cast_last_first(kwargs, wanted)
+                    args = tuple(self._cast_last_first(dict(enumerate(args)), wanted).values())
             with torch._C._ExcludeDispatchKeyGuard(self._below):
                 return operator(*args, **kwargs)
 
@@ -84,6 +84,15 @@ class Autocast:
             kinds = {tensor.dtype for tensor in _tensors(values)}
             return torch.float32 if torch.float32 in kinds else None
         return torch.float32
+
+    def _cast_last_first(self, arguments: dict[Any, Any], wanted: torch.dtype) -> dict[Any, Any]:
+        """Cast arguments from the last to the first: bias, weight, input.
+
+        In C++ the casts are arguments of one call, which GCC evaluates in this order. It also decides the
+        order of the backward pass, which takes the last cast first.
+        """
+        cast = {name: self._cast(value, wanted) for name, value in reversed(arguments.items())}
+        return {name: cast[name] for name in arguments}
 
     def _cast(self, value: Any, wanted: torch.dtype) -> Any:
         if isinstance(value, torch.Tensor):

@@ -39,7 +39,8 @@ class StorageTracker:
         if self.trace.step == 1 and self.trace.phase != "optimizer":
             self._count(func, args, kwargs, out)
         for scratch in self._workspaces.of(func, args, out):
-            for number in [self.trace.request(size, str(func), "workspace") for size in scratch]:
+            numbers = [self.trace.request(size, str(func), "workspace") for size in scratch]
+            for number in reversed(numbers):  # as C++ destroys local variables
                 self.trace.release(number)
         return out
 

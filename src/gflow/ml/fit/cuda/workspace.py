@@ -145,6 +145,11 @@ def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[in
     return [[delta, batch * heads * per_head]]
 
 
+def _dropout(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
+    """ATen/native/cuda/Dropout.cu: the mask, and then the result."""
+    sequence.result(out[1], out[0])
+
+
 def _recurrent(args: Any, out: Any, sequence: Sequence, card: Architecture) -> None:
     """ATen/native/cudnn/RNN.cpp, `_cudnn_rnn`: results, workspace, and what is kept for the backward pass."""
     x, state, is_batch_first = args[0], args[4], args[10]
@@ -202,6 +207,7 @@ ORDERED: dict[Any, Callable[[Any, Any, Sequence, Architecture], None]] = {
     aten.embedding_dense_backward.default: _embedding_backward,
     aten.convolution.default: convolution.forward,
     aten.convolution_backward.default: convolution.backward,
+    aten.native_dropout.default: _dropout,
     aten._cudnn_rnn.default: _recurrent,
     aten._cudnn_rnn_backward.default: _recurrent_backward,
 }

@@ -7,6 +7,7 @@ disabled, so that the pages of the weights are never touched.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,7 +68,8 @@ def to_device(model: Any, *, channels_last: bool = False) -> Any:
     _each(model, move)
     if channels_last:
         moved.clear()
-        _each(model, lambda tensor: _channels_last(tensor, moved))
+        counts = Counter(id(one) for _, one in model.named_parameters(remove_duplicate=False))
+        _each(model, lambda tensor: _channels_last(tensor, moved, is_tied=counts[id(tensor)] > 1))
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             _flatten(module)
@@ -84,15 +86,18 @@ def _each(module: Any, change: Any) -> None:
                 tensors[name] = change(tensor)
 
 
-def _channels_last(tensor: Any, moved: dict[int, tuple[Any, Any]]) -> Any:
+def _channels_last(tensor: Any, moved: dict[int, tuple[Any, Any]], *, is_tied: bool) -> Any:
+    """Return the weight with channels last. The original is released at once, as by `Module.to`."""
     if tensor.dim() != 4:
         return tensor
-    if id(tensor) not in moved:
-        made = tensor.detach().to(memory_format=torch.channels_last)
-        if isinstance(tensor, nn.Parameter):
-            made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+    if is_tied and id(tensor) in moved:
+        return moved[id(tensor)][1]
+    made = tensor.detach().to(memory_format=torch.channels_last)
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+    if is_tied:
         moved[id(tensor)] = (tensor, made)
-    return moved[id(tensor)][1]
+    return made
 
 
 def _flatten(module: Any) -> None:
