@@ -33,7 +33,7 @@ static pid_t fork_into(int group, bool *in_group) {
     return fork();
 }
 
-bool fork_child(Child *child, int group) {
+bool fork_child(Child *child, int group, long oom_score) {
     int orders[2], trouble[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, orders)) return false;
     if (pipe2(trouble, O_CLOEXEC)) {
@@ -46,7 +46,7 @@ bool fork_child(Child *child, int group) {
     if (pid == 0) {
         close(orders[1]);                                 /* else we would not notice the end of the shim */
         close(trouble[0]);
-        become_job(orders[0], trouble[1]);
+        become_job(orders[0], trouble[1], oom_score);
     }
     close(orders[0]);
     close(trouble[1]);
@@ -307,14 +307,16 @@ static void raise_oom_score(long score) {
     close(fd);
 }
 
-void become_job(int orders, int trouble) {
+void become_job(int orders, int trouble, long oom_score) {
     Buffer buffer = {0};
     Message order;
     setsid();
     reset_signals();
+    raise_oom_score(oom_score);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
-    raise_oom_score(number(&order, OOM_SCORE));
+    if (number(&order, OOM_SCORE) != oom_score) raise_oom_score(number(&order, OOM_SCORE));
     const char *problem = enter_private_tmp(&order);
     if (!problem && has_owner(&order)) problem = become_owner(&order);
     if (problem) refuse(trouble, problem);
@@ -338,7 +340,6 @@ void become_job(int orders, int trouble) {
     set_time_slice(0);
     umask((mode_t)number(&order, UMASK));
     set_limits(order.field[LIMITS].at);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(errors, 2) < 0)
         give_up(trouble, strerror(errno), "/dev/null");
     execve(program, arguments, variables);

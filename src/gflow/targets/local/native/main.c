@@ -323,7 +323,7 @@ static void report_end(Shim *shim, const Message *order, int record, End *end) {
 static bool wake_child(Shim *shim, const Message *order, int record, const Leases *leases) {
     Leases none = {.count = 0};
     for (int tries = 0; tries < 3; tries++) {
-        if (!shim->child.pid && !fork_child(&shim->child, shim->group)) return false;
+        if (!shim->child.pid && !fork_child(&shim->child, shim->group, shim->oom_score)) return false;
         if (shim->device_program >= 0 && !shim->child.in_group) {   /* its devices are not restricted */
             close(shim->child.orders);
             close(shim->child.trouble);
@@ -373,6 +373,7 @@ static void run(Shim *shim, const Message *order) {
         send_to_daemon(shim, 3, words);
         return;
     }
+    shim->oom_score = number(order, OOM_SCORE);
     limit_processes(shim, number(order, MAX_PROCESSES));
     limit_memory(shim, number(order, MEMORY_ADVICE) ? 0 : number(order, DEFAULT_MEMORY));
     if (!limit_devices(shim, order)) {
@@ -399,7 +400,7 @@ static void wait_for_message(Shim *shim) {
     while (shim->channel >= 0 && !message_size(&shim->inbox)) {
         struct pollfd fds[] = {{shim->channel, POLLIN, 0}, {shim->signals, POLLIN, 0}};
         int ready = poll(fds, 2, shim->child.pid ? -1 : PREPARE_AFTER_MS);
-        if (!ready && !fork_child(&shim->child, shim->group)) usleep(100000);
+        if (!ready && !fork_child(&shim->child, shim->group, shim->oom_score)) usleep(100000);
         if (ready <= 0) continue;
         if (fds[1].revents) {                             /* the waiting child was killed */
             struct signalfd_siginfo came;

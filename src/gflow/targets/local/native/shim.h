@@ -71,9 +71,10 @@ typedef struct {
     long cpu_ms, peak_kib;
 } End;
 
-/* Fork a child, directly into `group` unless that is -1. It waits for an order and then executes the job. */
-bool fork_child(Child *child, int group);
-void become_job(int orders, int trouble);
+/* Fork a child, directly into `group` unless that is -1. It waits for an order and then executes the job.
+ * `oom_score`: that of the last order, which it sets before the next one comes. */
+bool fork_child(Child *child, int group, long oom_score);
+void become_job(int orders, int trouble, long oom_score);
 bool send_order(int fd, const Buffer *order, const Leases *leases);
 void fail_start(const Message *order, const char *trouble, bool missing, End *end);
 int open_log(const char *path);
@@ -108,6 +109,7 @@ typedef struct {
     char pids_path[4096];                                  /* our version 1 group that counts processes; empty: none */
     long max_processes;                                    /* limit set in both groups; -1: not set yet */
     long memory_mib;                                       /* memory limit of our group; -1: not set yet */
+    long oom_score;                                        /* of the last order */
     bool memory_held;                                      /* whether the kernel enforces it */
     long oom_kills;                                        /* by the kernel in our group so far */
     bool killed;                                           /* the group was killed and must be replaced */
