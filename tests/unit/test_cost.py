@@ -184,7 +184,7 @@ def test_more_parents_than_memory_is_meant_for_are_refused():
     parents = tuple(job_key(array, task) for task in range(1000))
     child = spec(depends_on=parents, allow_unsatisfiable=True)
     submitted(state, *[child] * 60)
-    before = dict(state.jobs)
+    before = state.jobs.copy()
     for uid, user, count in ((1001, "ann", 41), (0, "root", 101)):
         with pytest.raises(Refused, match=r"at most 100,000 are allowed"):
             step(state, Submit(at=AT, uid=uid, user=user, specs=(child,) * count, outcomes={}))

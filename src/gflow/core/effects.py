@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job
 
 # Audit entries for what the sender of the event did, as opposed to the scheduler in consequence.
@@ -95,7 +96,7 @@ class Abandoned(Effect, frozen=True):
     """The submission is removed, with the jobs that were staged."""
 
     first: int
-    jobs: dict[JobKey, Job]
+    jobs: KeyTable[Job]
 
 
 class SubmissionArrived(Effect, frozen=True, gc=False):

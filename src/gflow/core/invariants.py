@@ -104,7 +104,8 @@ def _check_open(state: State) -> None:
         if opened.is_closed:
             assert not opened.jobs and opened.left == len(arriving) > 0, f"submission {first} miscounts"
         else:
-            assert not arriving and not opened.jobs.keys() & state.jobs.keys(), f"jobs of {first} are seen"
+            is_seen = arriving or any(key in state.jobs for key in opened.jobs)
+            assert not is_seen, f"jobs of {first} are seen"
             assert len(opened.jobs) <= opened.count == opened.left, f"submission {first} miscounts"
     for whose in set(state.arriving.values()):
         assert not whose or whose in state.open, f"jobs of {whose} arrive, which is not open"
@@ -192,7 +193,8 @@ def _check_counts(state: State) -> None:
     known = {*sweeps, *(-job.number for job in state.jobs.values() if job.is_array)}
     assert state.groups.tallies.keys() <= known, "a group that is over has a tally"
     assert state.groups.judged.keys() <= known | {0}, "a group that is over has judged rules"
-    assert state.groups.judged.get(0, {}).keys() <= state.jobs.keys(), "a job that is over has judged rules"
+    judged = state.groups.judged.get(0, {})
+    assert all(key in state.jobs for key in judged), "a job that is over has judged rules"
 
 
 def _check_dependencies(state: State) -> None:

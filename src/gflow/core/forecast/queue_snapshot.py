@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job
 from gflow.core.resources import Shape
 from gflow.core.scheduling.backfill import patience_for
@@ -35,7 +36,7 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     """
 
     head: JobKey
-    members: dict[JobKey, float]
+    members: KeyTable[float]
     shape: Shape
     place: int
     sort_key: float

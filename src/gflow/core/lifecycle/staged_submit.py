@@ -101,12 +101,11 @@ def close(state: State, event: Close, effects: list[Effect]) -> None:
     opened = _open(state, event.first)
     if len(opened.jobs) != opened.count:
         raise Refused(f"{len(opened.jobs):,} of {opened.count:,} jobs came")
-    state.jobs.add_staged(opened.jobs, opened.order)
     state.arriving.update(dict.fromkeys(opened.jobs, opened.first))
+    state.jobs.add_staged(opened.jobs, opened.order)
     _remember_recent(state, opened)
     for group, count in opened.groups.items():
         state.groups.add(group, count)
-    opened.jobs = {}
     opened.is_closed = True
     effects.append(Closed(opened.first))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, JobState, Moment
 from gflow.core.reasons import WARNED
 
@@ -16,7 +17,7 @@ from gflow.core.reasons import WARNED
 class Deadlines:
     """The deadlines of all jobs. Begin times are on the wall clock, all others on the boot clock."""
 
-    def __init__(self, jobs: dict[JobKey, Job]) -> None:
+    def __init__(self, jobs: KeyTable[Job]) -> None:
         self._jobs = jobs
         # Jobs that wait for their begin time, or for the end of the pause before a retry.
         self.later: set[JobKey] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, JobState, Spec
 
 Outcome = Callable[[JobKey], JobState | None]
@@ -185,7 +186,9 @@ class Dependencies:
 
 
 def ancestors(
-    jobs: dict[JobKey, Job], start: Iterable[JobKey], tasks: dict[JobKey, set[JobKey]] | None = None
+    jobs: KeyTable[Job] | dict[JobKey, Job],
+    start: Iterable[JobKey],
+    tasks: dict[JobKey, set[JobKey]] | None = None,
 ) -> set[JobKey]:
     """`start` and all its active ancestors. A job that depends on `start` must not be one of them: a cycle.
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from gflow.core.ids import JobKey, job_key, label, parse_label
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, JobState
 from gflow.core.reasons import ReasonKind
 from gflow.stop_rules import parse_rule
@@ -167,12 +168,12 @@ class Groups:
             for rule, value in msgspec.json.decode(text, type=dict[str, float]).items():
                 self._record(int(group), key, rule, value)
 
-    def prune(self, jobs: Mapping[JobKey, Job]) -> None:
+    def prune(self, jobs: KeyTable[Job]) -> None:
         """Delete records of groups and jobs that are not active: an older daemon ended them."""
         for group in {*self.tallies, *self.judged} - {0}:
             if group not in self.active if group > 0 else job_key(-group) not in jobs:
                 self.end(group)
-        for key in self.judged.get(0, {}).keys() - jobs.keys():
+        for key in [key for key in self.judged.get(0, {}) if key not in jobs]:
             self._forget_job(0, key)
 
 

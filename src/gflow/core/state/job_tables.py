@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, task_of
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Idle, Job, JobState
 from gflow.core.resources import INFINITE
 from gflow.core.state.accounting import Accounting
@@ -18,11 +19,8 @@ from gflow.core.transitions import QUEUED
 RECENT = 100
 
 
-class JobTable(dict[JobKey, Job]):
-    """Active jobs by key: all that are not final. Final jobs live in the store only.
-
-    It is a dict because every step reads it: a wrapper would add a call to each lookup.
-    """
+class JobTable(KeyTable[Job]):
+    """Active jobs by key: all that are not final. Final jobs live in the store only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +50,9 @@ class JobTable(dict[JobKey, Job]):
             if job.progress is not None:
                 self.arrays.add(key)
 
-    def add_staged(self, jobs: dict[JobKey, Job], order: SortedKeys) -> None:
+    def add_staged(self, jobs: KeyTable[Job], order: SortedKeys) -> None:
         """Make all jobs of a staged submission visible. Each is added by `add` when it arrives."""
-        self.update(jobs)
+        self.absorb(jobs)
         self.order.absorb(order)
 
     def drop(self, job: Job) -> None:
@@ -118,7 +116,7 @@ class JobTable(dict[JobKey, Job]):
 
 
 class RunningJobs(dict[JobKey, Job]):
-    """Jobs that run here, by key: neither records of arrays nor remote jobs. A dict, as `JobTable` is."""
+    """Jobs that run here, by key: neither records of arrays nor remote jobs. A dict: every step reads it."""
 
     def __init__(self, estimates: RuntimeEstimates) -> None:
         super().__init__()

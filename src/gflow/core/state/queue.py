@@ -17,6 +17,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job
 from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import UNDER_BAND
@@ -50,7 +51,7 @@ class ReadyQueue:
         self.groups: dict[GroupKey, Group] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         # The group of each waiting job.
-        self.where: dict[JobKey, Group] = {}
+        self.where: KeyTable[Group] = KeyTable()
         # uid -> groups of this user; uid -> band of fair share (see `core.state.fair_share`).
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
@@ -91,9 +92,10 @@ class ReadyQueue:
         return group
 
     def remove(self, job: Job) -> None:
-        group = self.where.pop(job.key, None)
+        group = self.where.get(job.key)
         if group is None:
             return
+        del self.where[job.key]
         was_head = group.head() == job.key
         group.remove(job.key)
         head = group.head()

@@ -11,6 +11,7 @@ from bisect import insort
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.resources import Shape, precedence_of
 from gflow.core.state.fair_share import BANDS
 from gflow.core.state.runtime_estimates import MOST_STALE, Batch
@@ -97,7 +98,7 @@ class Group:
         self.bucket: Bucket
         self.order: list[JobKey] = []
         # Job -> the time since which it waits; see `Job.ready_at`.
-        self.members: dict[JobKey, float] = {}
+        self.members: KeyTable[float] = KeyTable()
         # Jobs that are still in `order` and no longer members.
         self.removed: set[JobKey] = set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gflow.core.events import Open
-from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, Spec
 from gflow.core.state.dependencies import Wait
 from gflow.core.state.name_index import NameIndex
@@ -29,7 +29,7 @@ class Opened:
         self.projects = dict(event.projects)
         # Size and number of parents of its jobs so far.
         self.bytes = self.links = 0
-        self.jobs: dict[JobKey, Job] = {}
+        self.jobs: KeyTable[Job] = KeyTable()
         self.order = SortedKeys()
         # How many of its jobs are in each group.
         self.groups: Counter[int] = Counter()

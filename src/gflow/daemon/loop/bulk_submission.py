@@ -12,7 +12,8 @@ import msgspec
 from gflow.core.effects import Abandoned, Closed, Effect, Reserved
 from gflow.core.events import Abandon, Arrive, Close, Event, Open, Stage, Tick
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import AuditEntry, JobState, Moment, Spec
+from gflow.core.key_table import KeyTable
+from gflow.core.model import AuditEntry, Job, JobState, Moment, Spec
 from gflow.core.state.state import PART, State
 from gflow.daemon.loop.bulk import Loop, check_connected
 from gflow.daemon.loop.commands import ReferenceResolver, SubmitCommand, hidden_among, parents_of
@@ -159,8 +160,8 @@ class _AbandonCommand:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Abandon(at=at, first=self._first) if self._first in state.open else Tick(at=at)
 
-    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> dict[JobKey, Any]:
-        return next((effect.jobs for effect in effects if isinstance(effect, Abandoned)), {})
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> KeyTable[Job]:
+        return next((effect.jobs for effect in effects if isinstance(effect, Abandoned)), KeyTable())
 
 
 class _DeleteCommand:
@@ -234,7 +235,7 @@ async def _abandon(loop: Loop, submission: StagedSubmission) -> None:
                 span = job_key(submission.first + start), job_key(submission.first + last)
                 await loop.run_command(_DeleteCommand(submission.first, span))
                 for _ in range(min(DELETED, len(jobs))):
-                    jobs.popitem()
+                    jobs.take()
         await loop.run_command(_DeleteCommand(submission.first, None))
     except GflowError as error:
         log.warning("submission %d was refused, and is deleted later: %s", submission.first, error)
