@@ -143,12 +143,13 @@ class LocalTarget:
             self._on_end(Ended(run, _deferred(f"{error.strerror}: {error.filename}")))
             return
         order = order_of(launch, self._places(run), self.tag)
+        fields = to_fields(order)  # before a shim is taken: a text that has a NUL is refused here
         if order.terminal:
             channel = self._shims.take_fresh(run)
         else:
             channel = self._shims.take(run, native=self._shims.has_native and order.fits_native)
         self._busy[run] = channel
-        self._shims.send(channel, to_fields(order))
+        self._shims.send(channel, fields)
 
     def terminal(self, run: Run) -> str:
         """The socket of the terminal of a run that has one."""
