@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import os
 import resource
@@ -54,7 +55,8 @@ log = logging.getLogger("gflow.daemon")
 # Threads of the default pool besides those of notifications: backups, tokens, MPS, clusters.
 SPARE_THREADS = 8
 # Interval between collections of older objects, and the number of active jobs up to which they are short.
-COLLECT_S, FEW_JOBS = 600.0, 10_000
+# With more jobs, one in so many is made: one in a day.
+COLLECT_S, FEW_JOBS, SELDOM = 600.0, 10_000, 144
 # A threshold that no count reaches.
 NEVER = 1 << 30
 # Seconds that a stop waits for the threads of each pool.
@@ -283,10 +285,10 @@ def _tune_garbage_collector() -> None:
 
 
 async def _collect_garbage(loop: Loop) -> None:
-    """Collect what survived its first collection and has become garbage since. A few ms."""
-    while True:
+    """Collect what survived its first collection and has become garbage since. A few ms with few jobs."""
+    for number in itertools.count(1):
         await asyncio.sleep(COLLECT_S)
-        if len(loop.state.jobs) < FEW_JOBS:
+        if len(loop.state.jobs) < FEW_JOBS or number % SELDOM == 0:
             gc.collect()
 
 
