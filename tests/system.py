@@ -50,12 +50,13 @@ class SystemBox(Box):
 
     def run(self, *words: str, **more: Any) -> Any:
         """As `Box.run`. Commands that may start a daemon begin as daemons do."""
+        prefix = self.prefix
         if words[0] == "gflowd":
-            self.prefix = list(self.daemon_prefix)
+            self.prefix = [*self.daemon_prefix, *prefix]
         try:
             return super().run(*words, **more)
         finally:
-            self.prefix = []
+            self.prefix = prefix
 
     def up(self, *flags: str, env: dict[str, str] | None = None, wait: bool = True) -> Box:
         return super().up(*FLAGS, *flags, env=env, wait=wait)

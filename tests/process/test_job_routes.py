@@ -57,7 +57,7 @@ def test_log_is_searched_by_the_daemon(daemon: Box) -> None:
 
 
 def test_answer_of_the_route_has_the_keys_of_the_command() -> None:
-    job = {"id": 3, "state": "Failed", "reason": "ExitCode:1", "exit_code": 1}
+    job = {"id": 3, "state": "Failed", "reason": "ExitCode:1", "exit_code": 1, "gpus": 0}
     text = "ModuleNotFoundError: No module named 'x'\n"
     view = diagnosis_view(job, diagnose(facts_of(job), text), EndOfLog(text))
     assert set(view) == set(DiagnosisAnswer.__struct_fields__)

@@ -67,6 +67,7 @@ def test_the_stop_is_asked_for_before_anything_is_tidied_up(tmp_path: Path) -> N
 
     class Settings:
         data = tmp_path
+        is_system = False
 
         @property
         def socket(self) -> Path:

@@ -313,7 +313,6 @@ void become_job(int orders, int trouble, long oom_score) {
     setsid();
     reset_signals();
     raise_oom_score(oom_score);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
     if (number(&order, OOM_SCORE) != oom_score) raise_oom_score(number(&order, OOM_SCORE));
@@ -340,6 +339,7 @@ void become_job(int orders, int trouble, long oom_score) {
     set_time_slice(0);
     umask((mode_t)number(&order, UMASK));
     set_limits(order.field[LIMITS].at);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC); /* after the logs, which could name its number */
     if (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(errors, 2) < 0)
         give_up(trouble, strerror(errno), "/dev/null");
     execve(program, arguments, variables);
