@@ -1,7 +1,7 @@
 """The launcher: the process of root that runs jobs and uses root's rights for a scheduler without any.
 
 It takes messages from one process, which it knows from the kernel, checks them, and keeps a log of them. It
-serves no network and opens no database. A message that is none ends the scheduler.
+serves no network and opens no database. An invalid message ends the scheduler.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Launcher:
         self._programs = 0
         # Events that did not fit into the channel.
         self._waiting: deque[bytes] = deque()
-        # Why the scheduler is not to be trusted; empty: it is alive and well.
+        # Why the scheduler was ended; empty: it was not.
         self.distrust = ""
         self._loop = asyncio.get_running_loop()
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -164,7 +164,7 @@ class Launcher:
             os.kill(self._pid, 9)
 
     def _take(self, packet: Packet) -> None:
-        """Carry out one message. ValueError: it is none."""
+        """Carry out one message. ValueError: it is invalid."""
         descriptors = list(packet.descriptors)
         try:
             if (packet.pid, packet.uid) != (self._pid, self._settings.scheduler_uid):

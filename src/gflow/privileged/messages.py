@@ -327,7 +327,7 @@ class Machine(Protocol):
 
 
 def decode(data: bytes) -> AnyMessage:
-    """Decode a message. ValueError: it is none, and its sender cannot be trusted any more."""
+    """Decode a message. ValueError: it is invalid, and its sender cannot be trusted any more."""
     if len(data) > MAX_BYTES:
         raise ValueError("the message is too long")
     try:
