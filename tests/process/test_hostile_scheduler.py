@@ -85,8 +85,8 @@ def scene() -> Iterator[Scene]:
         (root / "run").mkdir(mode=0o700)
         (root / "vault/secret").write_text("secret")
         begun = [
-            subprocess.Popen(["sleep", "300"], start_new_session=True),
-            subprocess.Popen(["sleep", "300"], start_new_session=True, user=persons[1].pw_uid),
+            subprocess.Popen(["sleep", "infinity"], start_new_session=True),
+            subprocess.Popen(["sleep", "infinity"], start_new_session=True, user=persons[1].pw_uid),
         ]
         uids = [0, 1, *(person.pw_uid for person in persons)]
         commands = [
