@@ -102,9 +102,13 @@ class NotFound(GflowError):
     http_status = 404
 
 
-def no_job(label: str) -> NotFound:
+def no_job(label: str, purpose: str = "") -> NotFound:
     """The error for a job that does not exist, and for one that the caller may not see."""
-    return NotFound(f"there is no job {label}")
+    array, _, task = label.partition("_")
+    hint = Hint("list_jobs", "list the jobs, with those that have ended")
+    if task:
+        hint = Hint("show_array", f"see the tasks of array {array}", array=array)
+    return NotFound(f"there is no job {label}{purpose}", hint=hint)
 
 
 def no_gpu(index: int) -> Refused:

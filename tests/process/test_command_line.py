@@ -151,7 +151,8 @@ def test_gflow_umbrella_runs_every_command(shared_daemon: Box) -> None:
     assert shared_daemon.ok("gflow") == shared_daemon.ok("gflow", "--help")
     assert all(f"  {program} " in shared_daemon.ok("gflow") for program in PROGRAMS)
     wrong = shared_daemon.run("gflow", "cancel", "99")
-    assert (wrong.returncode, wrong.stderr) == (1, "gcancel: there is no job 99\n")
+    hint = "gqueue -a lists all jobs, also those that have ended"
+    assert (wrong.returncode, wrong.stderr) == (1, f"gcancel: there is no job 99\n{hint}\n")
 
 
 def test_every_program_says_its_version(shared_daemon: Box) -> None:

@@ -11,7 +11,7 @@ import pytest
 import gflow
 from gflow.core.forecast.explain import Blocker
 from gflow.core.model import JobState
-from gflow.errors import Hint, Refused, no_gpu
+from gflow.errors import Hint, Refused, no_gpu, no_job
 from gflow.wire.answers.problems import error_view, problem
 from gflow.wire.shell_words import HINTS, spell_blockers, spell_change, spell_hint
 
@@ -58,6 +58,12 @@ def test_a_hint_is_data_and_each_face_renders_it():
     assert error.hint == "see which GPUs there are"
     assert spell_hint(error) == problem(error).hint == "see what there is with ginfo"
     assert error_view(error).error.hint == "see what there is with ginfo"
+
+
+def test_an_unknown_job_names_the_command_that_lists_jobs_or_tasks():
+    assert spell_hint(no_job("7")) == "gqueue -a lists all jobs, also those that have ended"
+    assert spell_hint(no_job("8_99")) == "gjob show 8 says which tasks the array has"
+    assert str(no_job("7", " to depend on")) == "there is no job 7 to depend on"
 
 
 def test_values_of_a_hint_are_filled_in():

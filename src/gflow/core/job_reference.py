@@ -7,7 +7,7 @@ import re
 from gflow.core.ids import JobKey, number_of, parse_label
 from gflow.core.state.job_tables import RECENT
 from gflow.core.state.state import State
-from gflow.errors import Hint, NotFound, Refused, UsageError
+from gflow.errors import Hint, Refused, UsageError, no_job
 
 # A job number, or an array number with a task, of any length.
 _NUMBERS = re.compile(r"[0-9]+(_[0-9]+)?")
@@ -33,13 +33,13 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
             raise Refused(f"{reference} means none of your jobs: {why}")
         found = parse_label(f"{number_of(recent[-1 - back])}{task}")
         if found is None:
-            raise NotFound(f"there is no job {reference:.60}")
+            raise no_job(f"{reference:.60}")
         return found
     key = parse_label(reference)
     if key is not None:
         return key
     if _NUMBERS.fullmatch(reference):  # larger than any key
-        raise NotFound(f"there is no job {reference:.60}")
+        raise no_job(f"{reference:.60}")
     raise UsageError(f"{reference!a:.60} is not a job id", hint=NOT_AN_ID)
 
 

@@ -18,6 +18,8 @@ from gflow.options.job_options import JOB
 FIELDS = {option.field: option.name for option in JOB}
 # The hints of the engine, by key.
 HINTS = {
+    "list_jobs": "gqueue -a lists all jobs, also those that have ended",
+    "show_array": "gjob show {array} says which tasks the array has",
     "list_gpus": "see what there is with ginfo",
     "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it anyway",
     "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it anyway",

@@ -26,7 +26,7 @@ from gflow.core.state.state import State
 from gflow.core.state.submissions import WaitCache
 from gflow.core.task_set import parse_tasks
 from gflow.core.transitions import HOLD, QUEUED
-from gflow.errors import Hint, NotFound, Refused
+from gflow.errors import Hint, Refused, no_job
 
 # Memory for commands, paths and the like of one user's active jobs, in bytes.
 MOST_BYTES = 256 << 20
@@ -292,13 +292,13 @@ def check_parents(
     ends: dict[JobKey, JobState] = {}
     for key in spec.parents:
         if key in hidden:
-            raise NotFound(f"there is no job {label(key)} to depend on")
+            raise no_job(label(key), " to depend on")
         if not state.jobs.is_active(key):
             end = state.jobs.outcome(key) or outcomes.get(key)
             if end is not None:
                 ends[key] = end
             elif not is_submitted(key):
-                raise NotFound(f"there is no job {label(key)} to depend on")
+                raise no_job(label(key), " to depend on")
     wait = Wait.of(spec, ends.get, state.jobs.has_begun)
     if wait.broken is not None and not spec.no_auto_cancel:
         ended = ends.get(wait.broken)

@@ -45,7 +45,7 @@ from gflow.daemon.loop.commands import (
     resolved_fields,
 )
 from gflow.daemon.loop.cooperative import SLICE, in_key_order, in_slices
-from gflow.errors import NotFound, Refused, UsageError
+from gflow.errors import Refused, UsageError, no_job
 from gflow.store.port import address_of
 from gflow.store.rows import USUAL_BYTES
 from gflow.wire.answers.jobs import DryCancelAnswer, JudgedJob, Verdict
@@ -350,7 +350,7 @@ def _bulk_update(
     state, group = context.loop.state, 0
     fields = resolved_fields(state, uid, change)
     for key in hidden_among(named_parents(fields), hides):
-        raise NotFound(f"there is no job {label(key)} to depend on")
+        raise no_job(label(key), " to depend on")
     if fields.get("max_concurrent"):
         jobs = (state.jobs[key] for key in keys if key in state.jobs)
         group = min((job.number for job in jobs if not job.spec.group), default=0)
