@@ -6,6 +6,8 @@ The option table is the schema of the options.
 from __future__ import annotations
 
 import base64
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from signal import Signals, valid_signals
 from typing import Annotated, Any, NamedTuple
@@ -283,14 +285,47 @@ class ParsedJob(msgspec.Struct, kw_only=True):
 NO_BLOBS: dict[str, bytes] = {}
 
 
+# One call of msgspec holds all threads for 50 ms with 100,000 jobs, and for 1 ms with this many bytes.
+_PIECE = 1 << 18
+_PAUSE_S = 0.0001
+_JOBS = re.compile(rb'"jobs"\s*:\s*\[')
+_BETWEEN_JOBS = re.compile(rb"\}\s*,\s*(?=\{)")
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_submission = msgspec.json.Decoder(RawSubmitRequest).decode
+
+
 def decode(body: bytes, into: type[Any]) -> Any:
     """Decode a request. Raises UsageError with one sentence if it is not valid."""
     try:
         if len(body) > LARGE:
             _check_values(body, into)
+        if into is RawSubmitRequest and (found := _decode_in_pieces(body)) is not None:
+            return found
         return msgspec.json.decode(body, type=into)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _invalid(str(error)) from error
+
+
+def _decode_in_pieces(body: bytes) -> RawSubmitRequest | None:
+    """Decode a long submission piece by piece, so that other threads run in between.
+
+    None: it is short, not valid, or a command looks like the end of a job where a piece would end.
+    """
+    start = _JOBS.search(body) if len(body) > 2 * _PIECE else None
+    if start is None:
+        return None
+    jobs, at = list[msgspec.Raw](), start.end()
+    try:
+        while end := _BETWEEN_JOBS.search(body, at + _PIECE):
+            # Valid JSON only if this is the end of a job: the piece begins where another one does.
+            jobs += _decode_raws(b"[%b]" % body[at : end.start() + 1])
+            at = end.end()
+            time.sleep(_PAUSE_S)
+        found = _decode_submission(body[: start.end()] + body[at:])
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    found.jobs = jobs + found.jobs
+    return found if len(found.jobs) <= BATCH else None
 
 
 def _check_values(body: bytes, into: type[Any]) -> None:
