@@ -11,7 +11,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -250,23 +251,35 @@ class OursForAll(Ours):
             self.pid = 0
             self.sweep()
 
+    @contextmanager
+    def as_person(self) -> Iterator[None]:
+        """Connections and commands are those of the user meanwhile: the daemon runs no jobs of root."""
+        before = os.geteuid()
+        os.seteuid(self.person)
+        try:
+            yield
+        finally:
+            os.seteuid(before)
+
+    def timed(self, command: list[str]) -> float:
+        with self.as_person():
+            return super().timed(command)
+
+    def hold_gpu(self) -> None:
+        with self.as_person():
+            super().hold_gpu()
+
     def connection(self) -> UnixConnection:
         """Connect as that user: the daemon reads the peer's uid."""
         connection = UnixConnection(str(self.dir / "machine/run/gflow/gflowd.sock"))
-        os.seteuid(self.person)
-        try:
+        with self.as_person():
             connection.connect()
-        finally:
-            os.seteuid(0)
         return connection
 
     def post(self, connection: HTTPConnection, body: bytes) -> None:  # type: ignore[override]
         """Submit as that user: the daemon also reads the limits of the process that asks."""
-        os.seteuid(self.person)
-        try:
+        with self.as_person():
             Ours.post(connection, body)
-        finally:
-            os.seteuid(0)
 
     def submission(self, script: str, count: int = 1, **options: Any) -> bytes:
         return super().submission(script, count, output=f"{self.work}/%j.log", **options)

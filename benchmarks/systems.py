@@ -148,7 +148,11 @@ class System:
     # ------------------------------------------------------------ for the adapters
 
     def submit(self, script: str) -> float:
-        return timed(self.cmd_submit(script), self.env, self.work)
+        return self.timed(self.cmd_submit(script))
+
+    def timed(self, command: list[str]) -> float:
+        """The seconds that a command of a user takes."""
+        return timed(command, self.env, self.work)
 
     def fresh(self, **env: str) -> None:
         """Empty folders and a clean environment with our mark in it. Ends what an aborted run left."""

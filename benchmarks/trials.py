@@ -19,7 +19,6 @@ from benchmarks.measure import (
     or_not_offered,
     rate,
     stamps,
-    timed,
     wait_until,
 )
 from benchmarks.systems import System
@@ -37,7 +36,7 @@ def trial(function: Trial) -> Trial:
 
 
 def command_times(system: System, command: list[str], count: int) -> Sample:
-    return milliseconds([timed(command, system.env, system.work) for _ in range(count)])
+    return milliseconds([system.timed(command) for _ in range(count)])
 
 
 # ---------------------------------------------------------------- the command line
@@ -75,7 +74,7 @@ def submit(system: System, settings: Settings) -> Figures:
     command = or_command(system.cmd_submit_blocked) or system.cmd_submit("sleep 600")
     begin = time.perf_counter()
     for _ in range(count):
-        timed(command, system.env, system.work)
+        system.timed(command)
     yield "loop", rate(count, time.perf_counter() - begin)
     for size in settings.numbers("bulk", (900, 10_000), quick=(900,)):
 
@@ -250,7 +249,7 @@ def durable(system: System, settings: Settings) -> Figures:
         system.start(slots=1 if kind == "blocked" else None, hold=kind == "blocked")
         command = system.cmd_submit_blocked() if kind == "blocked" else system.cmd_submit("true")
         for _ in range(count):
-            timed(command, system.env, system.work)
+            system.timed(command)
         system.kill9()
         time.sleep(0.2)
         system.restart()
@@ -266,7 +265,7 @@ def timelimit(system: System, settings: Settings) -> Figures:
     ended = [system.work / f"ended-{i}" for i in range(count)]
     for begin, end in zip(begun, ended):
         script = f"date +%s%N > {begin}; trap 'date +%s%N > {end}; exit 1' TERM INT HUP; sleep 60 & wait"
-        timed(system.cmd_submit_limited(script, limit_s), system.env, system.work)
+        system.timed(system.cmd_submit_limited(script, limit_s))
         time.sleep(0.37)
     wait_until(lambda: all(map(stamps, ended)), 60, 0.1)
     ran = [(stamps(end)[0] - stamps(begin)[0]) / 1e9 for begin, end in zip(begun, ended) if stamps(end)]
