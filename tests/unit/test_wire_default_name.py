@@ -1,8 +1,13 @@
+import shlex
+import string
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gflow.core.model import Spec
 from gflow.core.state.runtime_estimates import what_of
-from gflow.wire.default_name import default_name
+from gflow.wire.default_name import _words_of, default_name
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,19 @@ def test_a_command_is_named_after_its_script_or_program(command, name):
 )
 def test_a_shell_line_is_named_after_its_first_real_command(line, name):
     assert default_name(["bash", "-c", line], "") == name
+
+
+@given(st.text(string.ascii_letters + "09 \t\r\n\v;&|()<>'\"\\#$%+-*?~/.=,:@é", max_size=30))
+def test_the_words_of_a_shell_line_are_those_of_shlex(line):
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>\n")
+    lexer.whitespace = " \t\r"
+    try:
+        expected = list(lexer)
+    except ValueError:
+        with pytest.raises(ValueError, match="No"):
+            list(_words_of(line))
+    else:
+        assert list(_words_of(line)) == expected
 
 
 def test_a_script_is_named_after_its_file():

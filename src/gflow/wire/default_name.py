@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 LONGEST = 40
 SHELLS = ("bash", "sh", "zsh", "dash")
@@ -16,6 +16,9 @@ _RUNNER = re.compile(
 )
 _SCRIPT = re.compile(r"[^-].*\.(py|pyz|ipynb|sh|bash|zsh|pl|rb|js|R|jl)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+# The words of a line that quotes nothing, as shlex reads them: it takes a line apart letter by letter.
+_QUOTING = frozenset("'\"\\#")
+_WORD = re.compile(r"[\w~./*?=-]+|[;&|()<>\n]+|[^ \t\r]", re.ASCII)
 # Commands that say less than another one of the same line.
 _PREPARATION = frozenset((
     ".", "cd", "conda", "echo", "exit", "export", "mamba", "mkdir", "module", "set", "source",
@@ -40,11 +43,9 @@ def default_name(command: Sequence[str], script_path: str) -> str:
 
 def _main_command(line: str) -> list[str]:
     """The words of the first command of a shell line that does more than prepare."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>\n")
-    lexer.whitespace = " \t\r"
     commands: list[list[str]] = [[]]
     try:
-        for word in lexer:
+        for word in _words_of(line):
             if set(word) <= set(";&|()\n"):
                 commands.append([])
             else:
@@ -53,6 +54,15 @@ def _main_command(line: str) -> list[str]:
         return line.split()
     found = [words for words in commands if words]
     return next((words for words in found if words[0] not in _PREPARATION), found[0] if found else [])
+
+
+def _words_of(line: str) -> Iterable[str]:
+    """The words and operators of a shell line. Raises ValueError for a quotation without an end."""
+    if line.isascii() and _QUOTING.isdisjoint(line):
+        return _WORD.findall(line)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>\n")
+    lexer.whitespace = " \t\r"
+    return lexer
 
 
 def _name_of(words: Sequence[str]) -> str:
