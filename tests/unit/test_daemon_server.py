@@ -111,3 +111,61 @@ def test_no_descriptor_at_accept_pauses_and_logs_once(tmp_path, caplog):
         "no connections are accepted for now: Too many open files"
     ]
     assert caplog.records[0].exc_info is None
+
+
+class _Recorder:
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, data):
+        self.written.append(data)
+
+    def is_closing(self):
+        return None in self.written
+
+    def close(self):
+        self.written.append(None)
+
+
+def _written_by(*steps):
+    """What a transport has got after these writes (None: a turn of the loop), and one turn later."""
+
+    async def main():
+        recorder = _Recorder()
+        joined = server.JoinedWrites(recorder)
+        for step in steps:
+            if step is None:
+                await asyncio.sleep(0)
+            elif step == "close":
+                joined.close()
+            else:
+                joined.write(step)
+        seen = list(recorder.written)
+        await asyncio.sleep(0)
+        return seen, recorder.written
+
+    return asyncio.run(main())
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def test_the_head_of_an_answer_is_sent_with_its_body():
+    assert _written_by(HEAD, b"body", b"more")[0] == [HEAD + b"body", b"more"]
+    assert _written_by(HEAD, b"", HEAD, b"next")[0] == [HEAD, HEAD + b"next"]  # HEAD, or 204: no body
+
+
+def test_a_head_does_not_wait_for_a_body_that_takes_time():
+    assert _written_by(HEAD) == ([], [HEAD])
+    assert _written_by(HEAD, None, b"body")[0] == [HEAD, b"body"]
+
+
+def test_a_long_part_of_a_body_is_not_copied():
+    long = bytes(server.MOST_JOINED_BYTES + 1)
+    assert _written_by(HEAD, long)[0] == [HEAD, long]
+
+
+def test_a_head_is_sent_before_the_connection_closes():
+    assert _written_by(HEAD, "close") == ([HEAD, None], [HEAD, None])

