@@ -215,7 +215,7 @@ class Server:
         self._make = make
         self._tls: dict[str, Any] = {}
         self._loop = asyncio.get_running_loop()
-        # Tasks that set up connections. With TLS, they end with the handshake.
+        # TLS handshakes.
         self._starting: set[asyncio.Task[None]] = set()
         # Accepted, but waiting for `NoRoomYet` to pass.
         self._held: tuple[socket.socket, Any] | None = None
@@ -268,12 +268,19 @@ class Server:
             self._rest_for(self.rest_s)
 
     def _take(self, sock: socket.socket, ticket: Ticket) -> None:
-        task = self._loop.create_task(self._serve(sock, ticket))
+        make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
+        if not self._tls:
+            # As asyncio's own servers do: `connect_accepted_socket` would need a task for each connection.
+            sock.setblocking(False)
+            self._loop._make_socket_transport(sock, make())  # type: ignore[attr-defined]
+            return
+        task = self._loop.create_task(self._shake_hands(sock, ticket, make))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _serve(self, sock: socket.socket, ticket: Ticket) -> None:
-        make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
+    async def _shake_hands(
+        self, sock: socket.socket, ticket: Ticket, make: Callable[[], asyncio.Protocol]
+    ) -> None:
         try:
             await self._loop.connect_accepted_socket(make, sock, **self._tls)
         except (OSError, asyncio.CancelledError) as error:  # not TLS, handshake timeout, or server closing
