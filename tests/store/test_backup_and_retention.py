@@ -23,7 +23,7 @@ from gflow.daemon.monitors import maintenance
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
 from gflow.store import backup as keeping
-from gflow.store import statistics
+from gflow.store import files, statistics
 from gflow.store.backup import (
     BACKUPS_KEPT,
     DAY_S,
@@ -338,6 +338,24 @@ def test_old_jobs_are_deleted_and_counted(store: SqliteStore, path: Path) -> Non
     assert numbers(store) == [6, 7]
     assert apply_retention(path, Retention(), NOW) == 0
     assert is_whole(store._db)
+
+
+def test_retention_that_finds_nothing_takes_no_lock(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit(Changes(audit=[AuditEntry(NOW, None, None, "daemon", "started", "")]))
+    save(store, job(1))
+    connect = files.connect
+
+    def impatient(database: Path, how: str = "mode=rw") -> sqlite3.Connection:
+        db = connect(database, how)
+        db.execute("PRAGMA busy_timeout = 0")
+        return db
+
+    monkeypatch.setattr(files, "connect", impatient)
+    with closing(connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert apply_retention(path, Retention(), NOW) == 0
 
 
 def test_many_old_jobs_go_in_many_steps(

@@ -221,12 +221,11 @@ def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0
     unneeded = (
         f"SELECT hash FROM blobs WHERE rowid <= {last} AND hash NOT IN (SELECT hash FROM needed) LIMIT ?"
     )
-    deleted = CHUNK
-    while deleted == CHUNK:
+    while rows := db.execute(unneeded, (CHUNK,)).fetchall():
         with _transaction(db):
-            # The long scan was done without a lock; few jobs were added meanwhile.
+            # The long scans were done without a lock; few jobs were added meanwhile.
             _note_texts(db, "key > ?", newest)
-            deleted = db.execute(f"DELETE FROM blobs WHERE hash IN ({unneeded})", (CHUNK,)).rowcount
+            db.executemany("DELETE FROM blobs WHERE hash = ? AND hash NOT IN (SELECT hash FROM needed)", rows)
 
 
 def _note_texts(db: sqlite3.Connection, where: str, *values: float) -> None:
@@ -239,10 +238,14 @@ def _note_texts(db: sqlite3.Connection, where: str, *values: float) -> None:
 
 
 def _delete_in_chunks(db: sqlite3.Connection, table: str, key: str, before: float) -> None:
-    """Delete in short transactions, so that the daemon can commit in between."""
-    some = f"SELECT {key} FROM {table} WHERE at < ? LIMIT ?"
-    while db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (before, CHUNK)).rowcount == CHUNK:
-        pass
+    """Delete in short transactions, so that the daemon can commit in between.
+
+    The search reads the whole table, and so takes no lock that a commit would wait for.
+    """
+    one = " AND ".join(f"{column} = ?" for column in key.split(", "))
+    while rows := db.execute(f"SELECT {key} FROM {table} WHERE at < ? LIMIT ?", (before, CHUNK)).fetchall():
+        with _transaction(db):
+            db.executemany(f"DELETE FROM {table} WHERE {one}", rows)
 
 
 @contextmanager
