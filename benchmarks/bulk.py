@@ -38,6 +38,8 @@ NOTED_S = 0.005
 TURNS = "BULK_TURNS"
 # The most jobs of one request.
 BATCH = 100_000
+# The most jobs of one listing.
+LISTED = 200_000
 TRIALS = ("submit", "sweep", "array", "list", "queue-all", "queue-20", "hold", "release", "update", "cancel")
 
 
@@ -220,7 +222,7 @@ def works(one: Daemon, count: int) -> dict[str, Callable[[], None]]:
         "sweep": lambda: must(one, "/jobs", *sweep),
         "array": lambda: must(one, "/jobs", *array),
         "list": lambda: none(ask(one.socket, "GET", "/jobs")),
-        "queue-all": lambda: command(one, "gqueue", "-a"),
+        "queue-all": lambda: command(one, "gqueue", "-a", "-n", str(min(count, LISTED))),
         "queue-20": lambda: command(one, "gqueue", "-n", "20", times=20),
         "hold": lambda: must(one, "/jobs/hold", *named),
         "release": lambda: must(one, "/jobs/release", *named),

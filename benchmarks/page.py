@@ -56,7 +56,7 @@ GPUS_GROWING = (
 # Trials of `benchmarks.bulk` in the words of a reader.
 REQUESTS = {
     "submit": "submit all, {batch:,} in a request", "sweep": "submit a sweep of {sweep:,}",
-    "array": "submit an array of {batch:,}", "list": "list all, JSON", "queue-all": "`gqueue -a`", "queue-20": "`gqueue -n 20`, 20 times", "hold": "hold all",
+    "array": "submit an array of {batch:,}", "list": "list all, JSON", "queue-all": "`gqueue -a`, {listed:,} rows", "queue-20": "`gqueue -n 20`, 20 times", "hold": "hold all",
     "release": "release all", "update": "change the priority of all", "cancel": "`gcancel --all`",
 }  # fmt: skip
 # No client may wait longer for the daemon than this.
@@ -247,7 +247,8 @@ def unit(results: dict[str, dict[str, dict[str, Any]]], trial: str, name: str) -
 
 def bulk_table(bulk: dict[str, Any]) -> Iterator[str]:
     rows = bulk["rows"]
-    sizes = {"batch": min(bulk["jobs"], 100_000), "sweep": min(bulk["jobs"], 10_000)}
+    jobs = bulk["jobs"]
+    sizes = {"batch": min(jobs, 100_000), "sweep": min(jobs, 10_000), "listed": min(jobs, 200_000)}
     titles = {name: REQUESTS.get(name, name).format(**sizes) for name in rows}
     yield f"One client changes or lists {bulk['jobs']:,} jobs, a second asks for `/info` every 5 ms."
     yield from (f"Repeat: `benchmarks/run bulk --jobs {bulk['jobs']} -t {','.join(rows)}`", "")
