@@ -6,6 +6,7 @@ from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.resources import Shape
 from gflow.core.scheduling.placement import available, choose, gib, placement, why_impossible
+from gflow.core.state.machine import MOST_KINDS
 from gflow.core.state.state import State
 from gflow.testing import progress
 
@@ -222,3 +223,14 @@ def test_sizes_have_no_exponent():
         "9998 GiB",
         "10240 GiB",
     ]
+
+
+def test_memory_for_kinds_of_gpus_is_bounded_however_many_users_name():
+    machine = state_with(gpus=MIXED).machine
+    number = machine.type_number("rtx")
+    for count in range(3 * MOST_KINDS):
+        kind = shape(1, gpu_gib=count, kind="rtx" + "x" * count)
+        assert machine.type_number(kind.gpu_type) == machine.type_number("rtx" if not count else "none")
+        assert len(machine.fitting(kind)) == machine.of_kind(kind) == (count == 0)
+    assert machine.type_number("RTX") == number != machine.type_number("none")
+    assert max(map(len, machine.caches)) <= MOST_KINDS

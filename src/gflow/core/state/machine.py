@@ -17,6 +17,8 @@ SLACK = 1.02
 RESTRICTED = "Restricted"
 # GPUs that a job asks for: their type, and the memory they must have.
 Kind = tuple[str, int]
+# Kinds and spellings of types that are remembered at once: users may ask for any.
+MOST_KINDS = 1000
 
 
 class Machine:
@@ -56,6 +58,8 @@ class Machine:
         # Type of GPU as spelled -> the number of the set of GPUs that are of this type; see `type_number`.
         self._type_numbers: dict[str, int] = {}
         self._type_sets: dict[frozenset[int], int] = {}
+        # What is remembered of each kind or spelling.
+        self.caches = (self._fitting, self._of_kind, self._type_numbers)
         # Drains set by operators; and whether the daemon is shutting down.
         self.drained = Drained()
         self.leaving = False
@@ -118,6 +122,7 @@ class Machine:
         kind = (shape.gpu_type, shape.gpu_memory_mib)
         found = self._fitting.get(kind)
         if found is None:
+            self._bound_caches()
             found = self._fitting[kind] = frozenset(
                 index
                 for index in self.usable
@@ -129,6 +134,7 @@ class Machine:
         """How many GPUs are of the kind that a job of this shape asks for, in use or not."""
         kind = (shape.gpu_type, shape.gpu_memory_mib)
         if kind not in self._of_kind:
+            self._bound_caches()
             self._of_kind[kind] = sum(suits(gpu, shape) for gpu in self.gpus.values())
         return self._of_kind[kind]
 
@@ -136,11 +142,18 @@ class Machine:
         """A number for the GPUs of this type, the same for all spellings that mean the same GPUs."""
         number = self._type_numbers.get(gpu_type)
         if number is None:
+            self._bound_caches()
             wanted = gpu_type.lower()
             found = frozenset(index for index, gpu in self.gpus.items() if wanted in gpu.model.lower())
             number = self._type_sets.setdefault(found, len(self._type_sets))
             self._type_numbers[gpu_type] = number
         return number
+
+    def _bound_caches(self) -> None:
+        """Make room for an entry. Numbers of types stay, because `_type_sets` has them."""
+        for cache in self.caches:
+            if len(cache) >= MOST_KINDS:
+                cache.clear()
 
     def take(self, job: Job) -> None:
         """Book the resources and the GPUs of a job."""
