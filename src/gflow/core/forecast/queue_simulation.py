@@ -195,7 +195,7 @@ class QueueSimulation:
     def _is_quiet(self) -> bool:
         """See `core.scheduling.backfill.is_quiet`, which is too frequent for a call of a common function."""
         idle = self._free if self._idle is None else self._idle
-        return self._gpus > 0 and idle >= QUIET_IDLE_SHARE * self._gpus and self._policy.patience > 0
+        return self._gpus > 0 and idle >= QUIET_IDLE_SHARE * self._gpus
 
     def _reservations_due(self) -> list[SimulatedReservation]:
         """Start reservations of the oldest jobs; see `core.scheduling.backfill.reservations_due`."""

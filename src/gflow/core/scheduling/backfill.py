@@ -16,7 +16,6 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job, Moment
 from gflow.core.resources import INFINITE, Shape
 from gflow.core.scheduling.availability import AvailabilityProfile
-from gflow.core.state.queue import AgeKind
 from gflow.core.state.queue_index import Group, OldestFirst
 from gflow.core.state.reservations import NO_GPUS
 from gflow.core.state.start_reservations import StartReservation
@@ -39,11 +38,11 @@ CAUTION: Final = 0.5
 class ProfileCache:
     """Availability profiles at one time, shared by all jobs that ask for the same kind of GPU."""
 
-    __slots__ = ("_at", "_has_rules", "_is_over", "_profiles", "_state", "machine")
+    __slots__ = ("_at", "_has_rules", "_is_over", "_is_quiet", "_profiles", "_state", "machine")
 
     def __init__(self, state: State, at: Moment) -> None:
         self._state, self._at, self.machine = state, at, state.machine
-        self._has_rules = state.has_quotas_or_reservations
+        self._has_rules, self._is_quiet = state.has_quotas_or_reservations, is_quiet(state)
         # By the kind of GPU, and the GPUs that are barred by GPU reservations.
         self._profiles: dict[object, AvailabilityProfile] = {}
         # Whether a quota keeps jobs of this user and project from starting that ask for so many GPUs.
@@ -61,6 +60,18 @@ class ProfileCache:
         if is_over is None:
             is_over = self._is_over[owner] = state.accounting.over_quota(job, state.policy) is not None
         return is_over
+
+    def is_due(self, group: Group, since: float) -> bool:
+        """Whether a job of this group that waits since then has waited enough for a start reservation."""
+        return self._at.boot - since >= self.patience_s(group)
+
+    def patience_s(self, group: Group) -> float:
+        """How long a job of this group waits before it gets a start reservation."""
+        patience = self._state.policy.patience
+        if not patience:
+            return 0.0
+        share = machine_share(self._state, group.shape)
+        return patience_for(patience, share, self._is_quiet) * group.patience_basis_s
 
     def reserve(self, key: JobKey, group: Group, *, is_due: bool = True) -> StartReservation | None:
         """A reservation of the earliest start of this job; None: it does not fit even when all jobs ended."""
@@ -154,10 +165,10 @@ def reservations_due(state: State, at: Moment) -> list[StartReservation]:
         budget = kind[1:]
         before = used.get(budget, 0)
         most = state.policy.max_start_reservations - before
-        made = _reserve_for_oldest(state, profiles, kind, most, reserved_keys, at.boot)
+        made = _reserve_for_oldest(profiles, ages[kind], most, reserved_keys, is_due=True)
         used[budget] = before + len(made)
         if not made and kind[0] < kinds[-1][0]:
-            made = _reserve_for_first(profiles, ages[kind], reserved_keys)
+            made = _reserve_for_oldest(profiles, ages[kind], 1, reserved_keys, is_due=False)
         due += made
     if len(kinds) > 1:
         due.sort(key=_reservation_order)
@@ -183,34 +194,18 @@ def _candidates(
 
 
 def _reserve_for_oldest(
-    state: State,
-    profiles: ProfileCache,
-    kind: AgeKind,
-    most: int,
-    reserved_keys: frozenset[JobKey],
-    now: float,
+    profiles: ProfileCache, ages: OldestFirst, most: int, reserved_keys: frozenset[JobKey], *, is_due: bool
 ) -> list[StartReservation]:
-    """At most `most` reservations for jobs of this kind, oldest first, except jobs that have one."""
+    """At most `most` reservations for these jobs, oldest first, except jobs that have one: for those that are
+    due, or for any, which bind only later places."""
     found: list[StartReservation] = []
-    quiet = is_quiet(state)
-    for since, key, group in _candidates(profiles, state.ready.ages[kind], reserved_keys):
-        if len(found) == most or not _is_due(state, group, now - since, quiet):
+    for since, key, group in _candidates(profiles, ages, reserved_keys):
+        if len(found) == most or (is_due and not profiles.is_due(group, since)):
             break
-        reservation = profiles.reserve(key, group)
+        reservation = profiles.reserve(key, group, is_due=is_due)
         if reservation is not None:
             found.append(reservation)
     return found
-
-
-def _reserve_for_first(
-    profiles: ProfileCache, ages: OldestFirst, reserved_keys: frozenset[JobKey]
-) -> list[StartReservation]:
-    """A reservation for the oldest of these jobs that can get one, which binds only later places."""
-    for _, key, group in _candidates(profiles, ages, reserved_keys):
-        made = profiles.reserve(key, group, is_due=False)
-        if made is not None:
-            return [made]
-    return []
 
 
 def _reserve_for_preempting(state: State, profiles: ProfileCache) -> list[StartReservation]:
@@ -232,12 +227,6 @@ def _reservation_order(reservation: StartReservation) -> tuple[int, float, JobKe
     return reservation.group.bucket.place, reservation.group.members[reservation.key], reservation.key
 
 
-def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
-    """Whether a job of this group has waited long enough for a start reservation."""
-    patience = state.policy.patience
-    return not patience or waited >= patience_of(state, group.shape, quiet) * group.patience_basis_s
-
-
 def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
     """The boot time by which a waiting job is due for a start reservation; it may be in the past.
 
@@ -247,23 +236,14 @@ def reservation_due_at(state: State, job: Job, at: Moment) -> float | None:
     group = state.ready.group_of(job)
     if state.policy.patience < 0 or not machine_share(state, group.shape):  # the machine has no such resource
         return None
-    since = group.members[job.key]
-    if not state.policy.patience:
-        return since
-    quiet, profiles = is_quiet(state), ProfileCache(state, at)
-    latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
-    for older_since, _, older in _candidates(
-        profiles, state.ready.ages[state.ready.age_kind_of(group)], frozenset()
-    ):
+    since, profiles = group.members[job.key], ProfileCache(state, at)
+    latest = since + profiles.patience_s(group)
+    ages = state.ready.ages[state.ready.age_kind_of(group)]
+    for older_since, _, older in _candidates(profiles, ages, frozenset()):
         if older_since >= since:
             break
-        latest = max(latest, older_since + patience_of(state, older.shape, quiet) * older.patience_basis_s)
+        latest = max(latest, older_since + profiles.patience_s(older))
     return None if latest == INFINITE else latest
-
-
-def patience_of(state: State, shape: Shape, quiet: bool) -> float:
-    """How many times its own length a job of this shape waits before it gets a start reservation."""
-    return patience_for(state.policy.patience, machine_share(state, shape), quiet)
 
 
 def patience_for(patience: float, share: float, quiet: bool) -> float:
@@ -281,8 +261,5 @@ def machine_share(state: State, shape: Shape) -> float:
 
 def is_quiet(state: State) -> bool:
     """Whether most GPUs are idle: then a start reservation costs little."""
-    machine = state.machine
-    gpus = len(machine.gpus)
-    return (
-        gpus > 0 and float(len(machine.idle)) >= QUIET_IDLE_SHARE * float(gpus) and state.policy.patience > 0
-    )
+    gpus = len(state.machine.gpus)
+    return gpus > 0 and len(state.machine.idle) >= QUIET_IDLE_SHARE * gpus

@@ -23,6 +23,7 @@ from gflow.core.resources import INFINITE, Shape, make_tuple, shape_of
 from gflow.core.state.fair_share import UNDER_BAND
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue_index import (
+    MOST_STALE,
     Bucket,
     BucketKey,
     Entry,
@@ -32,7 +33,7 @@ from gflow.core.state.queue_index import (
     Room,
     place_of,
 )
-from gflow.core.state.runtime_estimates import MOST_STALE, SPAN_S, Batch, Kind, RuntimeEstimates
+from gflow.core.state.runtime_estimates import SPAN_S, Batch, Kind, RuntimeEstimates
 
 if TYPE_CHECKING:
     from gflow.core.state.start_reservations import StartReservation
@@ -88,7 +89,7 @@ class ReadyQueue:
         group.add(number, job.ready_at)
         self.where[number] = group
         if before is None or number < before:
-            self._push(group, number)
+            self._push(group)
         return group
 
     def remove(self, job: Job) -> None:
@@ -98,11 +99,10 @@ class ReadyQueue:
         del self.where[job.key]
         was_head = group.head() == job.key
         group.remove(job.key)
-        head = group.head()
-        if head is None:
+        if not group.members:
             self._drop_group(group)
         elif was_head:
-            self._push(group, head)
+            self._push(group)
 
     def _new_group(self, key: GroupKey) -> Group:
         batch = self._estimates.batch((key.uid, key.what, key.shape.gpus), key.span)
@@ -136,7 +136,6 @@ class ReadyQueue:
             bucket = self.buckets[key] = Bucket(key)
         group.bucket = bucket
         bucket.groups += 1
-        bucket.estimated += group.estimated_s < INFINITE
         bucket.cpus.add(shape.cpus)
         bucket.memory.add(shape.memory_mib)
         bucket.longest.add(group.longest_s)
@@ -145,7 +144,6 @@ class ReadyQueue:
         bucket, shape = group.bucket, group.shape
         group.bucket_generation = 0
         bucket.groups -= 1
-        bucket.estimated -= group.estimated_s < INFINITE
         bucket.cpus.remove(shape.cpus)
         bucket.memory.remove(shape.memory_mib)
         bucket.longest.remove(group.longest_s)
@@ -188,11 +186,10 @@ class ReadyQueue:
         changed, self._estimates.changed = self._estimates.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
-                before, was_estimated = group.sort_key, group.estimated_s < INFINITE
+                before = group.sort_key
                 group.bucket.longest.remove(group.longest_s)
                 self._set_length(group)
                 group.bucket.longest.add(group.longest_s)
-                group.bucket.estimated += (group.estimated_s < INFINITE) - was_estimated
                 if group.sort_key != before:
                     self._list(group)
 
@@ -204,11 +201,9 @@ class ReadyQueue:
         for uid, groups in self.people.items():
             if before.get(uid, UNDER_BAND) != bands.get(uid, UNDER_BAND):
                 for group in groups:
-                    head = group.head()
-                    assert head is not None
                     self._leave(group)
                     self._enter(group)
-                    self._push(group, head)
+                    self._push(group)
 
     def age_kind_of(self, group: Group) -> AgeKind:
         """The oldest-first index of this group. All spellings of a type of GPU have the same."""
@@ -223,9 +218,7 @@ class ReadyQueue:
         """Enter all groups into the oldest-first indexes again, after the GPUs have changed."""
         self.ages.clear()
         for group in self.groups.values():
-            head = group.head()
-            assert head is not None
-            self._push(group, head)
+            self._push(group)
 
     def age_kinds(self) -> list[AgeKind]:
         """The kinds of waiting jobs in the order of their places. Empty indexes are dropped."""
@@ -246,28 +239,26 @@ class ReadyQueue:
         assert head is not None
         return group.bucket.place, (group.sort_key, head, group.bucket_generation, group)
 
-    def _push(self, group: Group, head: JobKey) -> None:
+    def _push(self, group: Group) -> None:
         """Enter a group whose head has changed into its bucket and into the oldest-first index."""
-        self._last_generation += 1
-        generation = group.bucket_generation = group.age_generation = self._last_generation
-        group.bucket.list((group.sort_key, head, generation, group))
+        head = self._list(group)
+        generation = group.age_generation = group.bucket_generation
         kind = self.age_kind_of(group)
         ages = self.ages.get(kind)
         if ages is None:
             ages = self.ages[kind] = OldestFirst()
         ages.add((group.members[head], head, generation, group))
-        if len(ages) > MOST_STALE + 2 * len(
-            self.groups
-        ):  # stale entries pile up if no round asks for the oldest
+        if len(ages) > MOST_STALE + 2 * len(self.groups):  # stale entries, if no round asks for the oldest
             ages.compact()
 
-    def _list(self, group: Group) -> None:
-        """Enter a group into its bucket again, after its sort key or its bucket has changed."""
+    def _list(self, group: Group) -> JobKey:
+        """Enter a group into its bucket, with a new generation; its head."""
         head = group.head()
         assert head is not None
         self._last_generation += 1
         group.bucket_generation = self._last_generation
         group.bucket.list((group.sort_key, head, group.bucket_generation, group))
+        return head
 
 
 class Walk:
@@ -336,7 +327,7 @@ class Walk:
             self.skip(job)
             return
         left = {one.group for one in reservations if one.group.bucket is bucket}
-        if bucket.estimated and refusing.ends_before(refusing.caution * group.length):
+        if refusing.ends_before(refusing.caution * group.length):
             mine = self._queue.people.get(refusing.group.key.uid, ())
             left.update(
                 one

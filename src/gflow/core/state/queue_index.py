@@ -14,7 +14,10 @@ from gflow.core.ids import JobKey
 from gflow.core.key_table import KeyTable
 from gflow.core.resources import Shape, precedence_of
 from gflow.core.state.fair_share import BANDS
-from gflow.core.state.runtime_estimates import MOST_STALE, Batch
+from gflow.core.state.runtime_estimates import Batch
+
+# Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
+MOST_STALE = 64
 
 
 class GroupKey(NamedTuple):
@@ -158,14 +161,13 @@ class Bucket:
     """Groups of one precedence and band that ask for the same number and kind of GPUs, shared or not."""
 
     __slots__ = (
-        "cpus", "entries", "estimated", "gpus", "groups", "key", "longest", "memory", "place", "shared",
+        "cpus", "entries", "gpus", "groups", "key", "longest", "memory", "place", "shared",
     )  # fmt: skip
 
     def __init__(self, key: BucketKey) -> None:
         self.key = key
         self.place, self.gpus, self.shared = key[0], key[1], key[2]
-        # How many groups, and how many of them have a runtime estimate.
-        self.groups = self.estimated = 0
+        self.groups = 0
         # A heap, with stale entries.
         self.entries: list[Entry] = []
         self.cpus = Least()

@@ -39,8 +39,6 @@ NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 # many. The jobs that are learnt from after a restart make at most as many.
 KEPT_SPANS = 120
 KEPT_KINDS = 10_000
-# Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
-MOST_STALE = 64
 
 
 # Jobs that probably run about as long as each other: uid, work (see `what_of`), number of GPUs.
@@ -81,7 +79,7 @@ class Batch:
     """Jobs of one kind and span: run times of the finished ones, start times of the running ones."""
 
     __slots__ = (
-        "_order", "due", "ended", "is_known", "kind", "length", "most", "near", "span", "starts", "waiting",
+        "due", "ended", "is_known", "kind", "length", "most", "near", "span", "starts", "waiting",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, span: int) -> None:
@@ -90,24 +88,16 @@ class Batch:
         # Run times of finished jobs, sorted; and their 75th percentile (0: none finished).
         self.ended: list[float] = []
         self.most = 0.0
-        # Start of each running job (boot clock); and the same as a heap, with stale entries of ended jobs.
+        # Start of each running job (boot clock).
         self.starts: dict[JobKey, float] = {}
-        self._order: list[tuple[float, JobKey]] = []
         # How many groups of the queue use the estimate of this batch.
         self.waiting = 0
         self.length = UNKNOWN_S
-        # Whether the estimate rests on runs of this work, or on near ones; how many spans away these are.
+        # Whether the estimate rests on runs of this work; and how many spans away the nearest are.
         self.is_known = False
         self.near = FAR
         # When the longest running job exceeds the estimate, as in the heap of all batches; 0: not in it.
         self.due = 0.0
-
-    def begin(self, key: JobKey, at: float) -> None:
-        """Note the start of a job of this batch."""
-        self.starts[key] = at
-        heapq.heappush(self._order, (at, key))
-        if len(self._order) > MOST_STALE + 2 * len(self.starts):
-            self._order = sorted((start, other) for other, start in self.starts.items())
 
     def learn(self, length: float) -> bool:
         """Add the run time of a finished job; whether the percentile changed."""
@@ -115,13 +105,6 @@ class Batch:
         insort(ended, length)
         self.most = upper_quartile(ended)
         return self.most != before
-
-    def oldest(self) -> float:
-        """The start of the job that has run longest. At least one job must be running."""
-        order = self._order
-        while self.starts.get(order[0][1]) != order[0][0]:
-            heapq.heappop(order)
-        return order[0][0]
 
 
 class RuntimeEstimates:
@@ -187,7 +170,7 @@ class RuntimeEstimates:
         assert job.started_boot is not None
         if batch is None:
             batch = self.batch_of(job)
-        batch.begin(job.key, job.started_boot)
+        batch.starts[job.key] = job.started_boot
         self._latest = max(self._latest, batch.span)
         self._refresh(self.kinds[batch.kind], batch)
         return batch
@@ -304,17 +287,19 @@ class RuntimeEstimates:
     def _estimate(self, spans: dict[int, Batch], batch: Batch) -> float:
         """The 75th percentile of finished jobs. Once a running job has exceeded it: a multiple of it, but at
         most the longest run, unless the job has exceeded that, too."""
-        length, batch.is_known = batch.most, True
+        length = batch.most
         if not length:
-            length, batch.is_known, batch.near = _estimate_from_neighbours(spans, batch)
+            length, batch.near = _estimate_from_neighbours(spans, batch)
+        batch.is_known = length > 0
         if not length:
             length = self._estimate_by_width(batch)
         if batch.starts:
-            oldest = batch.oldest()
+            oldest = min(batch.starts.values())
             # The same sum as in `due`: a difference may round differently, and then the entry stays due.
-            while oldest + length <= self._now:
-                length *= OUTLASTS
+            if oldest + length <= self._now:
                 longest = self._longest_run(batch)
+                while oldest + length <= self._now:
+                    length *= OUTLASTS
                 if longest < length and oldest + longest > self._now:
                     length = longest
             if batch.due != oldest + length:
@@ -360,10 +345,9 @@ class RuntimeEstimates:
         self._most_kinds = len(self.kinds) + KEPT_KINDS
 
 
-def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
-    """The estimate of the nearest batches, or for named work of its latest (0: there is none); whether it is
-    reliable, and how many spans away these are."""
-    is_named = bool(batch.kind[1])
+def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[float, int]:
+    """The estimate of the nearest batches, or for named work of its latest (0: there is none), and how many
+    spans away they are."""
     if len(spans) > 1:
         for distance in range(1, NEAR + 1):
             before, after = spans.get(batch.span - distance), spans.get(batch.span + distance)
@@ -371,8 +355,8 @@ def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[fl
             if after is not None and after.most > most:
                 most = after.most
             if most:
-                return most, is_named or distance == 1, distance
-        known = [span for span, other in spans.items() if other.most] if is_named else []
+                return most, distance
+        known = [span for span, other in spans.items() if other.most] if batch.kind[1] else []
         if known:
-            return spans[max(known)].most, True, FAR
-    return 0.0, False, FAR
+            return spans[max(known)].most, FAR
+    return 0.0, FAR
