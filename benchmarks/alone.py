@@ -18,16 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import (
-    NotOffered,
-    cpu_seconds,
-    marked,
-    memory_mb,
-    stamps,
-    timed,
-    wait_until,
-    with_descendants,
-)
+from benchmarks.measure import NotOffered, cpu_seconds, marked, memory_mb, stamps, timed, wait_until
 from benchmarks.ours import Ours
 
 SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
@@ -74,12 +65,8 @@ class Alone(Ours):
         self.flags.append("--system")
 
     def rss_mb(self) -> float:
-        """Of the daemon; of the one for all users, launcher and scheduler, which have the same command line."""
-        line = Path(f"/proc/{self.pid}/cmdline").read_bytes()
-        pids = [
-            one for one in with_descendants(self.pid) if Path(f"/proc/{one}/cmdline").read_bytes() == line
-        ]
-        texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        """Of the daemon."""
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.daemon_pids()]
         return sum(int(text.split("VmRSS:")[1].split()[0]) for text in texts) / 1024
 
 
@@ -105,7 +92,8 @@ def events(system: Alone) -> dict[str, Any]:
 def _late(system: Alone) -> dict[str, float]:
     connection = system.connection()
     latencies = []
-    before = cpu_seconds([system.pid])
+    daemon = system.daemon_pids()
+    before = cpu_seconds(daemon)
     for number in range(LATE):
         path = system.work / f"late-{number}"
         begin = time.time_ns()
@@ -114,7 +102,7 @@ def _late(system: Alone) -> dict[str, float]:
         latencies.append((stamps(path)[0] - begin) / 1e6)
     status = wait_until(lambda: system.request("GET", "/status")["running"] == 1, 10)
     assert status
-    used = cpu_seconds([system.pid]) - before
+    used = cpu_seconds(daemon) - before
     return {
         "start_ms_median": round(statistics.median(latencies), 2),
         "start_ms_max": round(max(latencies), 2),
@@ -226,15 +214,15 @@ def running(system: Alone) -> dict[str, Any]:
         for count in (200, 500):
             system.start_filled()
             _sleepers(system, count)
-            beside = [pid for pid in system.pids() if pid != system.pid]
-            before = cpu_seconds([system.pid]), cpu_seconds(beside)
+            daemon, beside = system.daemon_pids(), _beside(system)
+            before = cpu_seconds(daemon), cpu_seconds(beside)
             begin = time.perf_counter()
             time.sleep(IDLE_S)
             share = 100 / (time.perf_counter() - begin)
             found[f"{count} jobs, {shim} shims"] = {
                 "pss_mb_per_job": round((memory_mb(beside) - quiet) / count, 3),
                 "processes_per_job": round(len(beside) / count, 2),
-                "daemon_cpu_percent": round((cpu_seconds([system.pid]) - before[0]) * share, 3),
+                "daemon_cpu_percent": round((cpu_seconds(daemon) - before[0]) * share, 3),
                 "shims_cpu_percent": round((cpu_seconds(beside) - before[1]) * share, 3),
             }
     system.env_more = {}
@@ -245,7 +233,13 @@ def _with_sleepers(system: Alone, count: int) -> float:
     """Megabytes beside the daemon with so many running jobs."""
     system.start_filled()
     _sleepers(system, count)
-    return memory_mb([pid for pid in system.pids() if pid != system.pid])
+    return memory_mb(_beside(system))
+
+
+def _beside(system: Alone) -> list[int]:
+    """Zygote and shims."""
+    daemon = system.daemon_pids()
+    return [pid for pid in system.pids() if pid not in daemon]
 
 
 def _sleepers(system: Alone, count: int) -> None:

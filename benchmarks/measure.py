@@ -188,6 +188,14 @@ def with_descendants(pid: int) -> list[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    """The words of a process; empty: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def marked(variable: str) -> list[int]:
     """Processes that have exactly this NAME=value in their environment."""
     wanted = variable.encode()

@@ -17,7 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import NotOffered, exchange, marked, wait_until, with_descendants
+from benchmarks.measure import NotOffered, command_line, exchange, marked, wait_until, with_descendants
 from benchmarks.systems import FOREVER, System, argv, first_line_of, register
 
 SYSTEM_SOCKET = Path("/run/gflow/gflowd.sock")
@@ -114,8 +114,13 @@ class Ours(System):
 
     def pids(self) -> list[int]:
         """The daemon, the zygote and the shims, without the jobs, which carry the benchmark's mark."""
-        jobs = set(marked(self.mark)) - {self.pid}
+        jobs = set(marked(self.mark)) - set(self.daemon_pids())
         return [pid for pid in with_descendants(self.pid) if pid not in jobs]
+
+    def daemon_pids(self) -> list[int]:
+        """One process; of the daemon for all users launcher and scheduler, which have the same command line."""
+        line = command_line(self.pid)
+        return [pid for pid in with_descendants(self.pid) if command_line(pid) == line]
 
     def state_files(self) -> list[Path]:
         return list((self.dir / "data/gflow").glob("gflow.db*"))

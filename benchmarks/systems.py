@@ -78,6 +78,10 @@ class System:
         """Hook: the processes that are the system, its daemon first."""
         raise NotImplementedError
 
+    def daemon_pids(self) -> list[int]:
+        """The processes of the daemon, without its helpers."""
+        return self.pids()[:1]
+
     def version(self) -> str:
         """Hook: what exactly is measured. Raises `NotOffered` if it is not installed."""
         raise NotImplementedError

@@ -200,7 +200,7 @@ def gpus(system: System, settings: Settings) -> Figures:
 
 def one_more(system: System, size: int, submit: Callable[[str], None]) -> Figures:
     """The start of one job, several times, and the CPU time of the daemon, without its helpers, for it."""
-    seconds, cpu, daemon = [], [], system.pids()[:1]
+    seconds, cpu, daemon = [], [], system.daemon_pids()
     for i in range(LATE):
         file = system.work / f"late-{i}"
         before, begin_ns = cpu_seconds(daemon), time.time_ns()
