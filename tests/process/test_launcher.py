@@ -197,6 +197,32 @@ def test_refused_system_calls_are_refused_and_others_are_not() -> None:
     assert done.stdout == "confined\n", done.stderr
 
 
+NAMESPACES = """
+import ctypes, os, signal, subprocess, threading
+from gflow.privileged import sandbox
+sandbox.enter(65534, 65534)
+libc = ctypes.CDLL(None, use_errno=True)
+clone, clone3 = {"x86_64": (56, 435), "aarch64": (220, 435)}[os.uname().machine]
+new_user = 0x10000000
+pid = libc.syscall(clone, new_user | signal.SIGCHLD, 0, 0, 0, 0)
+if pid == 0:
+    os._exit(0)
+assert (pid, ctypes.get_errno()) == (-1, 1), (pid, ctypes.get_errno())
+ctypes.set_errno(0)
+assert (libc.syscall(clone3, 0, 0), ctypes.get_errno()) == (-1, 38), ctypes.get_errno()
+thread = threading.Thread(target=print, args=("thread",), kwargs={"flush": True})
+thread.start()
+thread.join()
+subprocess.run(["echo", "program"], check=True)
+"""
+
+
+def test_scheduler_makes_no_namespace_and_still_makes_threads_and_processes() -> None:
+    """In a user namespace it would have all capabilities over that namespace."""
+    done = subprocess.run([*reaching_us(), sys.executable, "-c", NAMESPACES], capture_output=True, text=True)
+    assert done.stdout == "thread\nprogram\n", done.stderr
+
+
 def test_kills_at_random_moments_lose_nothing(machine: System) -> None:
     """Jobs write that they begin and end: each once, whatever is killed meanwhile (laws 1, 4, 5)."""
     dice = random.Random(5)

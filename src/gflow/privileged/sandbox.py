@@ -15,7 +15,7 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x20080522
 LAST_CAPABILITY = 63
-EPERM = 1
+EPERM, ENOSYS = 1, 38
 # System calls that a scheduler has no use for: number on x86_64 and on aarch64.
 REFUSED_CALLS = {
     "ptrace": (101, 117),
@@ -47,8 +47,20 @@ REFUSED_CALLS = {
     "open_tree": (428, 428),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
+    "fsconfig": (431, 431),
     "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "open_by_handle_at": (304, 265),
+    "personality": (135, 92),
+    "quotactl": (179, 60),
 }
+# clone(2) without the flags of new namespaces, which give all capabilities over them. The flags of clone3(2)
+# are in memory, where a filter cannot read them: without it, libc uses clone.
+CLONE, CLONE3 = (56, 220), (435, 435)
+CLONE_NEW = 0x7E020000
 # AUDIT_ARCH of a machine, and the column of the table.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 # Bit of the system calls of the x32 ABI.
@@ -83,21 +95,24 @@ def refuse_calls() -> None:
     if found is None:
         return
     audit_arch, column = found
-    numbers = sorted(one[column] for one in REFUSED_CALLS.values())
-    code = _program(audit_arch, numbers)
+    code = _program(audit_arch, column)
     text = ctypes.create_string_buffer(code, len(code))
     filter_ = _Filter(len(code) // 8, ctypes.addressof(text))
     _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(filter_))
 
 
-def _program(audit_arch: int, numbers: list[int]) -> bytes:
+def _program(audit_arch: int, column: int) -> bytes:
     """A program of classic BPF: EPERM for these calls, and for all calls of another architecture."""
     load, jump_equal, jump_bits, give = 0x20, 0x15, 0x45, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | EPERM
-    lines = [(load, 0, 0, 4), (jump_equal, 1, 0, audit_arch), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    lines += [(jump_bits, 0, 1, X32), (give, 0, 0, refuse)]
-    for number in numbers:
-        lines += [(jump_equal, 0, 1, number), (give, 0, 0, refuse)]
+    number_at, architecture_at, first_argument_at = 0, 4, 16
+    allow, refuse = 0x7FFF0000, 0x00050000
+    lines = [(load, 0, 0, architecture_at), (jump_equal, 1, 0, audit_arch), (give, 0, 0, refuse | EPERM)]
+    lines += [(load, 0, 0, number_at), (jump_bits, 0, 1, X32), (give, 0, 0, refuse | EPERM)]
+    for number in sorted(one[column] for one in REFUSED_CALLS.values()):
+        lines += [(jump_equal, 0, 1, number), (give, 0, 0, refuse | EPERM)]
+    lines += [(jump_equal, 0, 1, CLONE3[column]), (give, 0, 0, refuse | ENOSYS)]
+    lines += [(jump_equal, 1, 0, CLONE[column]), (give, 0, 0, allow)]
+    lines += [(load, 0, 0, first_argument_at), (jump_bits, 0, 1, CLONE_NEW), (give, 0, 0, refuse | EPERM)]
     lines.append((give, 0, 0, allow))
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
