@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,12 +257,13 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Client]]:
 
 
 def compare(clients: list[Client], lines: list[str]) -> None:
-    """Run each line by every client; jobs are held, so that all daemons have the same state."""
-    for line in lines:
-        if line.startswith("gbatch ") and line not in LEFT and "--hold" not in line:
-            line = line.replace("gbatch ", "gbatch --hold ", 1)
-        native, thin, full = (client.run(line) for client in clients)
-        assert native == thin == full, line
+    """Run each line by every client at once; jobs are held, so that all daemons have the same state."""
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for line in lines:
+            if line.startswith("gbatch ") and line not in LEFT and "--hold" not in line:
+                line = line.replace("gbatch ", "gbatch --hold ", 1)
+            native, thin, full = pool.map(Client.run, clients, [line] * len(clients))
+            assert native == thin == full, line
 
 
 def test_every_client_prints_the_same(clients: list[Client]) -> None:
