@@ -21,6 +21,9 @@ FOLDER = Path("src/gflow/targets/local")
 CLIENT = Path("src/gflow/client/native/client.c")
 # The commands: shell scripts, or copies of the native client.
 SCRIPTS = Path("scripts/bin")
+# The commands that the daemon serves, as the client lists them. Without the dynamic linker each takes a
+# quarter of a millisecond less, and 0.7 MB more.
+SERVED = re.compile(r"served\[\] = \{(.*?)\}")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-s")
 # Hardened: in system mode it runs as root.
 FLAGS += ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
@@ -78,13 +81,23 @@ class NativeShimHook(BuildHookInterface):
         return self._folders[-1]
 
     def _build_client(self, compiler: str, build_data: dict[str, Any]) -> None:
-        folder = Path(self._make_folder())
+        folder, source = Path(self._make_folder()), Path(self.root) / CLIENT
         names = [one.name for one in (Path(self.root) / SCRIPTS).iterdir()]
-        if self._compile(compiler, [str(Path(self.root) / CLIENT)], folder / names[0]):
-            for name in names[1:]:
-                shutil.copy(folder / names[0], folder / name)
-            build_data["shared_scripts"] = {str(folder): "."}
-            self._mark_platform(build_data, folder / names[0])
+        program, quick = folder / "client", folder / "static"
+        if not self._compile(compiler, [str(source)], program):
+            return
+        (listed,) = SERVED.findall(source.read_text())
+        served = re.findall(r'"(\w+)"', listed) if self._links_statically(compiler, source, quick) else []
+        self._mark_platform(build_data, program)
+        (commands := folder / "bin").mkdir()
+        for name in names:
+            shutil.copy(quick if name in served else program, commands / name)
+        build_data["shared_scripts"] = {str(commands): "."}
+
+    def _links_statically(self, compiler: str, source: Path, made: Path) -> bool:
+        """Whether the client could be linked without shared libraries; not every system has static ones."""
+        line = [compiler, *FLAGS, "-static-pie", "-o", str(made), str(source)]
+        return subprocess.run(line, capture_output=True).returncode == 0
 
     def _build_shim(self, compiler: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER

@@ -10,6 +10,7 @@ import ast
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from gflow.client.hot_path import IN_DAEMON
 from tests.harness import BIN, Box
 from tests.process.test_gqueue import Terminal
 
+# Kinds of segments of an ELF file: a part of the program, and the path of the dynamic linker.
+PT_LOAD, PT_INTERP = 1, 3
 ROOT = Path(gflow.__file__).parent.parent
 DOCS = (ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").rglob("*.md")))
 CODE = "import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;main(s.pop(1),s.pop(1))"
@@ -310,6 +313,18 @@ def test_the_job_of_every_client_inherits_the_same(clients: list[Client]) -> Non
         found.add("\n".join(line for line in text.splitlines() if not line.startswith("GFLOW_JOB")))
     (shown,) = found
     assert "EMPTY=\n" in shown and "ODD=" in shown and "GFLOW_EXPORT" not in shown
+
+
+def test_served_commands_need_no_dynamic_linker() -> None:
+    compiler = shutil.which("cc")
+    line = [str(compiler), "-print-file-name=rcrt1.o"]
+    if compiler is None or not Path(subprocess.check_output(line, text=True).strip()).is_absolute():
+        pytest.skip("no static C library")
+    for program in IN_DAEMON:
+        content = (BIN / program).read_bytes()
+        (table,), (size, count) = struct.unpack_from("Q", content, 32), struct.unpack_from("HH", content, 54)
+        kinds = [struct.unpack_from("I", content, table + size * index)[0] for index in range(count)]
+        assert PT_LOAD in kinds and PT_INTERP not in kinds, program
 
 
 def test_served_commands_need_no_python(daemon: Box, tmp_path: Path) -> None:
