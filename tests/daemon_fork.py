@@ -18,6 +18,8 @@ import subprocess
 import sys
 
 REQUEST_BYTES = 1 << 20
+# The last one is what uvicorn loads by name as it starts.
+MODULES = ("gflow.cli.main", "gflow.cli.daemon.lifecycle", "gflow.daemon.launch", "uvicorn.lifespan.off")
 
 
 class ForkedProcess:
@@ -84,7 +86,7 @@ def start(words: list[str], env: dict[str, str], output: int, prefix: tuple[str,
 
 def _serve(connection: socket.socket) -> None:
     """Fork a daemon for each request and report its exit code, until the test process ends."""
-    for module in ("gflow.cli.main", "gflow.cli.daemon.lifecycle", "gflow.daemon.launch"):
+    for module in MODULES:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()

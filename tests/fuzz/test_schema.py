@@ -27,6 +27,7 @@ from tests.fuzz.conftest import EXAMPLES
 from tests.fuzz.test_routes import PATHS
 from tests.harness import Box, UnixConnection
 
+pytest_plugins = ["schemathesis.pytest.plugin"]
 CONFIG = SchemathesisConfig.from_dict(
     {
         # What it finds by itself is enough: the same request need not come again in other words.
