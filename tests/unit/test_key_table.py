@@ -1,11 +1,11 @@
-"""The table by job key behaves like a dictionary."""
+"""The table by job key behaves like a dictionary, and the set of job keys like a set."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.ids import job_key
-from gflow.core.key_table import KeyTable
+from gflow.core.key_table import KeySet, KeyTable
 
 KEYS = st.builds(job_key, st.sampled_from([1, 2, 4095, 4096, 4097, 9000]), st.none() | st.integers(0, 2))
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "delete", "pop", "take", "absorb"]), KEYS, st.integers()))
@@ -59,3 +59,21 @@ def test_copy_does_not_follow_the_original():
     copy = table.copy()
     table[job_key(1)] = table[job_key(2)] = "b"
     assert copy == {job_key(1): "a"}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "discard", "update", "difference_update"]), st.lists(KEYS)))
+)
+def test_set_has_what_a_set_has(steps):
+    keys, plain = KeySet(), set()
+    for what, some in steps:
+        if what in ("add", "discard"):
+            for key in some:
+                getattr(keys, what)(key)
+                getattr(plain, what)(key)
+        else:
+            getattr(keys, what)(some)
+            getattr(plain, what)(some)
+        assert (len(keys), sorted(keys)) == (len(plain), sorted(plain))
+        assert keys == plain and keys != plain | {0}
+        assert all((key in keys) == (key in plain) for key in some)

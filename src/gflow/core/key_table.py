@@ -1,4 +1,4 @@
-"""Values by job key, in dictionaries of bounded size.
+"""Values by job key, and sets of job keys, in dictionaries of bounded size.
 
 One dictionary holds the loop for 60 ms when it grows to 700,000 jobs: the lower bits of most keys are zero,
 so that they collide, and several such dictionaries grow in the same step.
@@ -6,7 +6,7 @@ so that they collide, and several such dictionaries grow in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from gflow.core.ids import TASK_BITS, JobKey
@@ -100,3 +100,27 @@ class KeyTable(Generic[V]):
     def items(self) -> Iterator[tuple[JobKey, V]]:
         for part in self._parts.values():
             yield from part.items()
+
+
+class KeySet(KeyTable[None]):
+    """A set of job keys."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeySet | set) and set(self) == set(other)
+
+    __hash__ = None
+
+    def add(self, key: JobKey) -> None:
+        self[key] = None
+
+    def discard(self, key: JobKey) -> None:
+        if key in self:
+            del self[key]
+
+    def update(self, keys: Iterable[JobKey]) -> None:
+        for key in keys:
+            self.add(key)
+
+    def difference_update(self, keys: Iterable[JobKey]) -> None:
+        for key in keys:
+            self.discard(key)

@@ -45,7 +45,9 @@ class Blocked:
         if id(wait) in self._seen or not _is_blocked(wait, self._lost):
             return
         self._seen.add(id(wait))
-        for child in wait.jobs - self._doomed:
+        for child in wait.jobs:
+            if child in self._doomed:
+                continue
             self._blocked.add(child)
             if not self._state.jobs[child].spec.no_auto_cancel:  # such a job would keep waiting, not end
                 self._stack.append(child)

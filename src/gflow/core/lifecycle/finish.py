@@ -314,7 +314,8 @@ def _defer_many(state: State, children: list[JobKey]) -> list[JobKey]:
     """The children in order; none if they are too many for this step: then they arrive later."""
     if len(children) > state.part:
         for key in sorted(children):
-            state.arriving.setdefault(key, 0)
+            if key not in state.arriving:
+                state.arriving[key] = 0
         return []
     return sorted(children)
 

@@ -81,6 +81,7 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
         if job.state is QUEUED and wait is None and spec.begin_at <= wall:
             job.ready_at = opened.at.boot
         opened.jobs[job.key] = job
+        opened.arriving[job.key] = opened.first
         opened.order.add(job.key)
         opened.groups[job.spec.group] += 1
         opened.names.add(opened.uid, spec.shared_name, job.key)
@@ -101,7 +102,7 @@ def close(state: State, event: Close, effects: list[Effect]) -> None:
     opened = _open(state, event.first)
     if len(opened.jobs) != opened.count:
         raise Refused(f"{len(opened.jobs):,} of {opened.count:,} jobs came")
-    state.arriving.update(dict.fromkeys(opened.jobs, opened.first))
+    state.arriving.absorb(opened.arriving)
     state.jobs.add_staged(opened.jobs, opened.order)
     _remember_recent(state, opened)
     for group, count in opened.groups.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 from gflow.core.ids import JobKey
-from gflow.core.key_table import KeyTable
+from gflow.core.key_table import KeySet, KeyTable
 from gflow.core.model import Job, JobState, Moment
 from gflow.core.reasons import WARNED
 
@@ -20,7 +20,7 @@ class Deadlines:
     def __init__(self, jobs: KeyTable[Job]) -> None:
         self._jobs = jobs
         # Jobs that wait for their begin time, or for the end of the pause before a retry.
-        self.later: set[JobKey] = set()
+        self.later = KeySet()
         # The latest begin time that has passed: if the wall clock is before it, it has been set back.
         self.latest_begin = 0.0
         # (boot time, job, attempt) and (wall time, job)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, JobState, Spec
+from gflow.core.state.sorted_keys import SortedKeys
 
 Outcome = Callable[[JobKey], JobState | None]
 # What a parent besides those that must succeed has to do, as bits.
@@ -29,7 +30,7 @@ class Wait:
         # Parents that must end, fail or start.
         self.others: dict[JobKey, int] = {}
         # The jobs that wait; and whether more may join them.
-        self.jobs: set[JobKey] = set()
+        self.jobs = SortedKeys()
         self.is_open = False
 
     @classmethod
@@ -117,7 +118,7 @@ class Dependencies:
 
     def __init__(self) -> None:
         # Jobs that wait for parents.
-        self.waits: dict[JobKey, Wait] = {}
+        self.waits: KeyTable[Wait] = KeyTable()
         # Parent -> the Waits on it, by identity. Jobs with the same parents share a Wait, so that m jobs with
         # n parents take m + n links.
         self.children: dict[JobKey, dict[int, Wait]] = {}
@@ -135,9 +136,9 @@ class Dependencies:
 
     def remove(self, key: JobKey) -> None:
         """Let a job wait for no parents."""
-        wait = self.waits.pop(key, None)
-        if wait is not None:
-            wait.jobs.discard(key)
+        if key in self.waits:
+            wait = self.waits.pop(key)
+            wait.jobs.remove(key)
             self.unlink_idle(wait)
 
     def link(self, wait: Wait) -> None:

@@ -15,6 +15,7 @@ from gflow.core.key_table import KeyTable
 from gflow.core.resources import Shape, precedence_of
 from gflow.core.state.fair_share import BANDS
 from gflow.core.state.runtime_estimates import Batch
+from gflow.core.state.sorted_keys import SortedKeys
 
 # Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
 MOST_STALE = 64
@@ -52,7 +53,7 @@ EVERYTHING = Room(*[1 << 62] * 4)
 
 
 class Group:
-    """Waiting jobs of one key, in order of job id. Jobs are removed from the heap lazily."""
+    """Waiting jobs of one key, in order of job id."""
 
     __slots__ = (
         "age_generation",
@@ -73,7 +74,6 @@ class Group:
         "order",
         "patience_basis_s",
         "precedence",
-        "removed",
         "shape",
         "sort_key",
     )  # fmt: skip
@@ -99,31 +99,20 @@ class Group:
         # The sort key within the bucket; and the length by which patience is measured.
         self.sort_key = self.patience_basis_s = 0.0
         self.bucket: Bucket
-        self.order: list[JobKey] = []
+        self.order = SortedKeys()
         # Job -> the time since which it waits; see `Job.ready_at`.
         self.members: KeyTable[float] = KeyTable()
-        # Jobs that are still in `order` and no longer members.
-        self.removed: set[JobKey] = set()
 
     def add(self, key: JobKey, since: float) -> None:
         self.members[key] = since
-        if key in self.removed:  # it returns, and its entry in `order` is still there
-            self.removed.discard(key)
-        else:
-            heapq.heappush(self.order, key)
+        self.order.add(key)
 
     def remove(self, key: JobKey) -> None:
         del self.members[key]
-        if self.order[0] == key:
-            heapq.heappop(self.order)
-        else:
-            self.removed.add(key)
+        self.order.remove(key)
 
     def head(self) -> JobKey | None:
-        order, removed = self.order, self.removed
-        while removed and order and order[0] in removed:
-            removed.discard(heapq.heappop(order))
-        return order[0] if order else None
+        return self.order.first()
 
 
 class Least:

@@ -25,6 +25,20 @@ class SortedKeys:
         self._blocks: list[list[JobKey]] = []
         self._firsts: list[JobKey] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks))
+
+    def __contains__(self, key: JobKey) -> bool:
+        place = bisect_right(self._firsts, key) - 1
+        if place < 0:
+            return False
+        block = self._blocks[place]
+        at = bisect_left(block, key)
+        return at < len(block) and block[at] == key
+
     def add(self, key: JobKey) -> None:
         """Add a key that is not here."""
         if not self._blocks:
@@ -63,6 +77,9 @@ class SortedKeys:
             self._blocks[place:place] = other._blocks
             self._firsts[place:place] = other._firsts
         other._blocks, other._firsts = [], []
+
+    def first(self) -> JobKey | None:
+        return self._firsts[0] if self._firsts else None
 
     def after(self, key: JobKey, count: int) -> list[JobKey]:
         """The next `count` keys above this one."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gflow.core.ids import JobKey, job_key
+from gflow.core.key_table import KeySet, KeyTable
 from gflow.core.model import LOCAL, PARENT_FIELDS, Gpu, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state.accounting import Accounting
@@ -62,9 +63,9 @@ class State:
         self.open: dict[int, Opened] = {}
         # Jobs that have yet to enter the queue, some in each turn: those of a staged submission that is
         # closed (its first number), and those whose last parent has ended (0).
-        self.arriving: dict[JobKey, int] = {}
+        self.arriving: KeyTable[int] = KeyTable()
         # Jobs of a bulk cancel, hold or update that is not finished: they do not start.
-        self.claimed: set[JobKey] = set()
+        self.claimed = KeySet()
         # How many children one ended job may release or cancel in its own turn.
         self.part = PART
 
@@ -100,7 +101,7 @@ class State:
 
     def is_claimed(self, job: Job) -> bool:
         """Whether a bulk change of the job, or of the array that it is a task of, is under way."""
-        return bool(self.claimed) and not self.claimed.isdisjoint((job.key, job_key(job.number)))
+        return bool(self.claimed) and (job.key in self.claimed or job_key(job.number) in self.claimed)
 
     def is_capped(self, job: Job) -> bool:
         """Whether the cap of its group (`max_concurrent`) keeps this job from starting."""
@@ -151,8 +152,8 @@ class State:
     def stop_waiting(self, job: Job) -> None:
         """Remove a waiting job from everything it waits in."""
         self.dependencies.remove(job.key)
-        if self.arriving:
-            self.arriving.pop(job.key, None)
+        if job.key in self.arriving:
+            del self.arriving[job.key]
         self.leave_queue(job)
 
     def restart_wait(self, job: Job, now: float) -> None:

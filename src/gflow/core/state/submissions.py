@@ -19,8 +19,8 @@ class Opened:
     """A staged submission: the counts it has reserved, and its jobs until it is closed."""
 
     __slots__ = (
-        "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links", "names",
-        "order", "origin", "projects", "uid", "user", "waits",
+        "arriving", "at", "bytes", "count", "cursor", "first", "groups", "is_closed", "jobs", "left", "links",
+        "names", "order", "origin", "projects", "uid", "user", "waits",
     )  # fmt: skip
 
     def __init__(self, event: Open, first: int) -> None:
@@ -31,6 +31,8 @@ class Opened:
         self.bytes = self.links = 0
         self.jobs: KeyTable[Job] = KeyTable()
         self.order = SortedKeys()
+        # What `State.arriving` will have of them.
+        self.arriving: KeyTable[int] = KeyTable()
         # How many of its jobs are in each group.
         self.groups: Counter[int] = Counter()
         self.is_closed = False

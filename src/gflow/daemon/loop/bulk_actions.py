@@ -12,6 +12,7 @@ import msgspec
 from gflow.core.effects import Claimed, Effect
 from gflow.core.events import Cancel, Claim, Event, Hold, Release, Tick, Unclaim, Update, UserAction
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeySet
 from gflow.core.model import Moment, Spec
 from gflow.core.state.state import PART, State
 from gflow.daemon.loop.bulk import Loop, check_connected
@@ -227,9 +228,9 @@ async def resume(loop: Loop, number: int, intent: Intent) -> None:
         log.warning("a %s of many jobs is not finished yet: %s", intent.kind, error)
 
 
-def claimed_by(bulk: dict[int, Bulk]) -> set[JobKey]:
+def claimed_by(bulk: dict[int, Bulk]) -> KeySet:
     """The jobs that unfinished intents still have to change."""
-    found: set[JobKey] = set()
+    found = KeySet()
     for one in bulk.values():
         if isinstance(one, Intent) and ACTIONS[one.kind] is not Release:
             found.update(islice(keys_of(one.keys), one.done, None))
