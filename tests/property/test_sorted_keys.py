@@ -22,6 +22,8 @@ def is_equal(made, model):
     assert list(made) == sorted(model)
     assert list(reversed(made)) == sorted(model, reverse=True)
     assert (len(made), bool(made), made.first()) == (len(model), bool(model), min(model, default=None))
+    assert made.slice(1, 5) == sorted(model)[1:5] and made.slice(7, 4) == []
+    assert made.slice(0, len(made)) == sorted(model)
     assert all((key in made) == (key in model) for key in range(62))
     assert all(made._blocks) and [block[0] for block in made._blocks] == made._firsts
 

@@ -19,6 +19,7 @@ from gflow.daemon.loop.cooperative import SLICE, in_order
 from gflow.daemon.loop.user_threads import Threads
 from gflow.errors import Refused
 from gflow.store.port import Changes
+from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
 
 from .builders import NOON, ended, job, running
@@ -207,6 +208,17 @@ def test_listing_of_past_shows_newest_by_default(tmp_path, monkeypatch):
     with pytest.raises(Refused, match="6 jobs"):
         listed(loop, store=store, is_past=True, limit=0)
     assert len(listed(loop, store=store, is_past=True, limit=4, offset=2)[0]) == 4
+    store.close()
+
+
+def test_too_many_active_jobs_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    jobs = [job(number) for number in range(1, 7)]
+    store = SqliteStore(tmp_path / "gflow.db")
+    store.commit(Changes(jobs={one.key: one for one in jobs}))
+    monkeypatch.setattr(job_search, "MOST", 5)
+    monkeypatch.setattr(Reader, "recent", None)
+    with pytest.raises(Refused, match="6 jobs match, and one listing holds at most 5"):
+        listed(Loop(jobs), store=store, is_past=True)
     store.close()
 
 

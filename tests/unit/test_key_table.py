@@ -43,6 +43,17 @@ def test_table_has_what_a_dictionary_has(steps):
         same(table, plain)
 
 
+@given(st.lists(KEYS))
+def test_consumed_entries_come_in_order_and_are_gone(keys):
+    table, seen = KeyTable(), []
+    for key in keys:
+        table[key] = str(key)
+    for key, value in table.consumed():
+        assert key not in table and value == str(key)
+        seen.append(key)
+    assert seen == sorted(set(keys)) and len(table) == 0 and table == {}
+
+
 def test_missing_keys_raise_as_in_a_dictionary():
     table = KeyTable()
     for missing in (table.__getitem__, table.__delitem__, table.pop):

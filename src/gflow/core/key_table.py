@@ -87,6 +87,13 @@ class KeyTable(Generic[V]):
             self._count += len(part)
         other._parts, other._count = {}, 0
 
+    def consumed(self) -> Iterator[tuple[JobKey, V]]:
+        """The entries in order of their keys. Each is removed as it is read."""
+        for number in sorted(self._parts):
+            part = self._parts[number]
+            for key in sorted(part):
+                yield key, self.pop(key)
+
     def copy(self) -> KeyTable[V]:
         copy: KeyTable[V] = KeyTable()
         copy._parts = {number: part.copy() for number, part in self._parts.items()}

@@ -79,6 +79,11 @@ class Reader:
             f"SELECT key, {what} FROM jobs WHERE {where} ORDER BY key {order} LIMIT {limit}", values
         )
 
+    def count_active(self, wanted: Filter) -> int:
+        where, values = self._condition(wanted)
+        sql = f"SELECT count(*) FROM jobs WHERE finished_at IS NULL AND {where}"
+        return int(self.rows(sql, values)[0][0])
+
     def recent(self, wanted: Filter, final: int) -> list[Any]:
         """Rows of all active jobs and of the newest `final` ended jobs, ordered by key."""
         where, values = self._condition(wanted)

@@ -92,6 +92,15 @@ class SortedKeys:
                 break
         return found
 
+    def slice(self, start: int, end: int) -> list[JobKey]:
+        """The keys from this position to that one, exclusively."""
+        found: list[JobKey] = []
+        for block in self._blocks:
+            if start < len(block) and end > 0:
+                found += block[max(0, start) : end]
+            start, end = start - len(block), end - len(block)
+        return found
+
     def __iter__(self) -> Iterator[JobKey]:
         for block in self._blocks:
             yield from block

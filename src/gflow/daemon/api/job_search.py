@@ -18,9 +18,11 @@ import msgspec
 
 from gflow.core.forecast.explain import Blocker, explain
 from gflow.core.ids import JobKey
+from gflow.core.key_table import KeyTable
 from gflow.core.model import Job, Moment
 from gflow.core.queries.job_filter import Filter
 from gflow.core.resources import Shape
+from gflow.core.state.sorted_keys import SortedKeys
 from gflow.core.state.state import State
 from gflow.daemon.context import Context
 from gflow.daemon.loop.cooperative import SLICE, in_key_order, in_order, in_slices
@@ -77,9 +79,7 @@ async def _find_active(context: Context, listing: ListingRequest, now: Moment) -
             return _take_page(context, listing, now)
         return await _find_page(context, listing, now)
     copies = await _copy_jobs(context, listing.wanted, now)
-    total = len(copies)
-    keys = deque(sorted(copies))
-    entries = (copies.pop(keys.popleft()) for _ in range(total))
+    total, entries = len(copies), (entry for _, entry in copies.consumed())
     return Found(await _sort_and_cut(entries, listing, now), total, False)
 
 
@@ -104,17 +104,17 @@ async def _find_page(context: Context, listing: ListingRequest, now: Moment) -> 
     while True:
         state = loop.state
         with loop.track_changes() as changed:
-            copies, keys = _JobCopies(state, listing.wanted, now), dict[JobKey, None]()
+            copies, keys = _JobCopies(state, listing.wanted, now), SortedKeys()
             async for some in in_key_order(state.jobs.order):
                 copies.select(some, keys)
-            shown = _page_of(sorted(keys), listing)
+            shown = _page_of(keys, listing)
             missing = shown
             while state is loop.state and (missing or changed):
                 changed_keys = [changed.pop() for _ in range(len(changed))]
                 if changed_keys:
                     copies.select(changed_keys, keys)
-                    shown = _page_of(sorted(keys), listing)
-                    copies.forget({*changed_keys, *(copies.found.keys() - set(shown))})
+                    shown = _page_of(keys, listing)
+                    copies.forget({*changed_keys, *(set(copies.found) - set(shown))})
                 copies.copy_jobs(list(islice((key for key in shown if key not in copies.found), SLICE)))
                 missing = [key for key in shown if key not in copies.found]
                 if missing:
@@ -123,18 +123,19 @@ async def _find_page(context: Context, listing: ListingRequest, now: Moment) -> 
                 return Found((copies.found[key] for key in shown), len(keys), False)
 
 
-def _page_of(keys: list[JobKey], listing: ListingRequest) -> list[JobKey]:
-    """The keys of the requested page. `keys` must be sorted; it is reversed in place if asked."""
+def _page_of(keys: SortedKeys, listing: ListingRequest) -> list[JobKey]:
+    """The keys of the requested page."""
+    count, limit = len(keys), listing.limit or 0
+    start, end = listing.offset, min(count, listing.offset + limit)
+    if limit <= 0:
+        end = max(0, count - listing.offset)
+        start = max(0, end + limit)
     if listing.is_reversed:
-        keys.reverse()
-    limit = listing.limit or 0
-    if limit > 0:
-        return keys[listing.offset : listing.offset + limit]
-    end = max(0, len(keys) - listing.offset)
-    return keys[max(0, end + limit) : end]
+        return keys.slice(count - end, count - start)[::-1]
+    return keys.slice(start, end)
 
 
-async def _copy_jobs(context: Context, wanted: Filter, now: Moment) -> dict[JobKey, Entry]:
+async def _copy_jobs(context: Context, wanted: Filter, now: Moment) -> KeyTable[Entry]:
     """Copy the active jobs that match. All copies are current when this returns."""
     loop = context.loop
     while True:
@@ -155,7 +156,7 @@ class _JobCopies:
     """Copies of jobs, each with its blocker."""
 
     def __init__(self, state: State, wanted: Filter, now: Moment) -> None:
-        self.found: dict[JobKey, Entry] = {}
+        self.found: KeyTable[Entry] = KeyTable()
         self._state, self._now = state, now
         self._wanted = wanted
         self._reasons: dict[Shape, Blocker] = {}
@@ -170,20 +171,20 @@ class _JobCopies:
             job = state.jobs.get(key)
             if job is not None and ((is_unfiltered and job.progress is None) or matches(job)):
                 found[key] = (copy.copy(job), explain(state, job, now, reasons))
-            else:
-                found.pop(key, None)
+            elif key in found:
+                del found[key]
 
-    def select(self, keys: list[JobKey], into: dict[JobKey, None]) -> None:
+    def select(self, keys: list[JobKey], into: SortedKeys) -> None:
         """Update `into` for these keys: add those whose jobs match, remove the others."""
         for key in keys:
-            if self._is_wanted(key):
-                into[key] = None
-            else:
-                into.pop(key, None)
+            is_wanted = self._is_wanted(key)
+            if is_wanted != (key in into):
+                (into.add if is_wanted else into.remove)(key)
 
     def forget(self, keys: Iterable[JobKey]) -> None:
         for key in keys:
-            self.found.pop(key, None)
+            if key in self.found:
+                del self.found[key]
 
     def _is_wanted(self, key: JobKey) -> bool:
         job = self._state.jobs.get(key)
@@ -232,9 +233,9 @@ def _count_and_read(reader: Reader, listing: ListingRequest) -> tuple[Reader, in
 
 def _read_rows(reader: Reader, listing: ListingRequest, total: int) -> list[Any]:
     if listing.limit is None:
-        rows = reader.recent(listing.wanted, NEWEST)
-        _check_size(len(rows))
-        return rows
+        if total > MOST:  # to read a million jobs takes 15 s, and to free them again holds the loop
+            _check_size(reader.count_active(listing.wanted))
+        return reader.recent(listing.wanted, NEWEST)
     if listing.sort != "id":
         _check_size(total)
         return reader.page(listing.wanted, -1, 0, newest=False)
