@@ -100,7 +100,7 @@ class Ours(System):
 
     def hold_gpu(self) -> None:
         """Keep the only GPU busy, so that jobs that ask for it wait."""
-        self.call([f"{self.bin}/gbatch", "--gpus", "1", "--name", self.holder, *FOREVER])
+        self.call([*self.gbatch(), "--gpus", "1", "--name", self.holder, *FOREVER])
         self.held = 1
         if not wait_until(lambda: self.request("GET", "/status")["running"] == 1, 10):
             raise RuntimeError("the GPU could not be taken")
@@ -127,14 +127,17 @@ class Ours(System):
 
     # ------------------------------------------------------------ command lines
 
+    def gbatch(self) -> list[str]:
+        return [f"{self.bin}/gbatch"]
+
     def cmd_submit(self, script: str) -> list[str]:
-        return [f"{self.bin}/gbatch", *argv(script)]
+        return [*self.gbatch(), *argv(script)]
 
     def cmd_submit_blocked(self) -> list[str]:
-        return [f"{self.bin}/gbatch", "--gpus", "1", "true"]
+        return [*self.gbatch(), "--gpus", "1", "true"]
 
     def cmd_submit_limited(self, script: str, limit_s: int) -> list[str]:
-        return [f"{self.bin}/gbatch", "--time", f"0:{limit_s:02d}", *argv(script)]
+        return [*self.gbatch(), "--time", f"0:{limit_s:02d}", *argv(script)]
 
     def cmd_queue(self) -> list[str]:
         return [f"{self.bin}/gqueue"]
@@ -269,6 +272,9 @@ class OursForAll(Ours):
     def timed(self, command: list[str]) -> float:
         with self.as_person():
             return super().timed(command)
+
+    def gbatch(self) -> list[str]:
+        return [*super().gbatch(), "--output", f"{self.work}/%j.log"]  # that user has no home
 
     def hold_gpu(self) -> None:
         with self.as_person():
