@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gflow.ml.fit.cuda import convolution, recurrent  # noqa: E402
+from gflow.ml.fit.cuda import recurrent  # noqa: E402
 from gflow.ml.fit.cuda.architectures import ARCHITECTURES, HOPPER  # noqa: E402
-from gflow.ml.fit.cuda.attention import choose  # noqa: E402
+from gflow.ml.fit.cuda.attention import _bias, choose  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
 from gflow.ml.fit.recipe import Recipe  # noqa: E402
 
@@ -123,6 +123,37 @@ def test_attention_kernel_of_a_single_key_or_of_strided_heads():
     assert choose(QUERY, strided, QUERY, None, is_grouped=False, card=HOPPER) == "math"
 
 
+class Dropped(torch.nn.Module):
+    def __init__(self, dropout) -> None:
+        super().__init__()
+        self.scale, self.dropout = torch.nn.Parameter(torch.ones(())), dropout
+
+    def forward(self, x):
+        x = x * self.scale
+        return torch.nn.functional.scaled_dot_product_attention(
+            x[:, :, :1], x, x, dropout_p=self.dropout
+        ).sum()
+
+
+@pytest.mark.parametrize(("dropout", "kernel"), [(0.0, "cudnn"), (0.1, "flash")])
+def test_dropout_of_attention_decides_its_kernel(dropout, kernel):
+    """cuDNN's kernel has no dropout for a single query (sdp_utils.cpp, check_cudnn_dropout)."""
+    made = requests(Dropped(dropout), {"x": torch.empty(2, 4, 40, 64)}, "bf16-pure")
+    names = {operator for operator, _, _ in made if "scaled_dot_product" in operator}
+    assert names and all(kernel in name for name in names)
+
+
+@pytest.mark.parametrize(("kernel", "queries", "keys", "row"), [
+    ("efficient", 40, 41, 48), ("efficient", 7, 48, 48), ("efficient", 48, 7, 8), ("cudnn", 40, 41, 41),
+])  # fmt: skip
+def test_rows_of_a_mask_are_padded_by_the_number_of_keys(kernel, queries, keys, row):
+    """Of the keys, not of the queries, and for the memory-efficient kernel alone."""
+    query = torch.empty(2, 4, queries, 64, dtype=torch.bfloat16)
+    found = _bias(torch.ones(queries, keys, dtype=torch.bool), query, kernel)
+    assert (found.shape, found.dtype) == ((2, 4, queries, keys), torch.bfloat16)
+    assert found.untyped_storage().nbytes() == 2 * queries * row
+
+
 class Biased(torch.nn.Module):
     """Attention with a learned bias of each head, as in BEiT and Swin."""
 
@@ -160,6 +191,22 @@ def test_bias_of_a_layer_with_strided_input_is_added_in_place():
     made = requests(Transposed(), {"x": torch.zeros(64, 128, dtype=torch.long)})
     results = [operator for operator, phase, size in made if (phase, size) == ("forward", 64 * 128 * 512 * 4)]
     assert results == ["aten.mm.default"]
+
+
+class Columns(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(256, 512)
+
+    def forward(self, x):
+        return self.head((x * self.scale).t()).sum()
+
+
+def test_bias_of_a_layer_with_a_strided_matrix_is_added_by_the_product():
+    """ATen/native/Linear.cpp: in two dimensions addmm takes any strides."""
+    made = requests(Columns(), {"x": torch.empty(256, 1024)})
+    results = [operator for operator, phase, size in made if (phase, size) == ("forward", 1024 * 512 * 4)]
+    assert results == ["aten.addmm.default"]
 
 
 def test_embedding_copies_a_strided_gradient():
@@ -201,35 +248,3 @@ def test_kept_by_recurrent_layer_equals_what_was_measured():
 def test_workspace_of_recurrent_layer_is_near_what_was_measured():
     errors = [abs(recurrent.workspace(shape) / measured - 1) for shape, (measured, _) in recurrent_layers()]
     assert sum(error < 0.001 for error in errors) >= 230
-
-
-def images(shape, is_first, dtype):
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
-    made = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-    return made if is_first else made.to(memory_format=last)
-
-
-def measured_convolutions():
-    """Each measured convolution with channels first: its result's gradient, arguments, and two workspaces."""
-    for row in map(json.loads, LAYERS.read_text().splitlines()):
-        if "conv" in row:
-            shape, x_first, weights, weights_first, stride, _, _, transposed, _, groups, dtype = row["conv"]
-            if not transposed and x_first and weights_first and len(shape) < 5:
-                x, weight = images(shape, True, dtype), images(weights, True, dtype)
-                y = torch.empty(row["forward"][0] // x.element_size(), dtype=x.dtype, device="meta")
-                released = [[-size for size in row[way] if size < 0] for way in ("forward", "backward")]
-                # The gradient of the weights comes last; that of an image is not computed.
-                yield (x, weight, y, stride, groups), [sizes[-1] if sizes else 0 for sizes in released]
-
-
-def test_workspaces_of_convolutions_are_near_what_was_measured():
-    errors = {"forward": [], "backward": []}
-    for (x, weight, *rest), measured in measured_convolutions():
-        parts = min(15, -(-8 * convolution.MIB // (weight.numel() * weight.element_size())))
-        size = x.numel() * x.element_size()
-        for way, split, expected in zip(errors, (0, parts), measured, strict=True):
-            found = sum(convolution._conversion(x, weight, *rest, split, HOPPER))
-            errors[way].append(abs(found - expected) / (size + rest[0].numel() * rest[0].element_size()))
-    far = {way: sum(error > 0.05 for error in all_errors) for way, all_errors in errors.items()}
-    assert len(errors["forward"]) == 127
-    assert far["forward"] <= 5 and far["backward"] <= 27  # of 127 each

@@ -3,13 +3,15 @@
 
     python3 tests/gpu/fit_layers.py [CASES.jsonl] > measured.jsonl        half a minute on an H200
 
-The cases are those of benchmarks/fit_layers_measured.jsonl or of another file, and the output has its form:
-one line for each case, with the sizes in bytes of at least 16 KiB in the order of events, positive for an
-allocation, negative for a release, of the forward and of the backward pass.
+The cases are those of benchmarks/fit_layers_measured.jsonl or of another file (.gz: compressed, as
+fit_convolutions_measured.jsonl.gz), and the output has its form: one line for each case, with the sizes in
+bytes of at least 16 KiB in the order of events, positive for an allocation, negative for a release, of the
+forward and of the backward pass; for convolutions also of each gradient alone.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -56,7 +58,7 @@ def recurrent(case):
     return {"rnn": case, "kept": sum(made), "forward": made, "backward": back}
 
 
-def convolution(case):
+def convolution(case, tf32):
     shape, x_first, weight_shape, weight_first, *where, groups, name = case
     dtype, last = getattr(torch, name), {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
     x = torch.randn(shape, device="cuda", dtype=dtype)
@@ -65,17 +67,20 @@ def convolution(case):
     weight = weight if weight_first else weight.to(memory_format=last)
     stride, padding, dilation, transposed, output_padding = where
     rest = (stride, padding, dilation, bool(transposed), output_padding, groups)
-    needs_x = shape[1] > 4
-    x.requires_grad_(needs_x), weight.requires_grad_()
-    for _ in range(2):
-        out, made = events(lambda: torch.convolution(x, weight, None, *rest))
-        grad = torch.empty_like(out)
-        _, back = events(
-            lambda: torch.ops.aten.convolution_backward(
-                grad, x.detach(), weight.detach(), None, *rest, [needs_x, True, False]
-            )
-        )
-    return {"conv": case, "forward": made, "backward": back}
+    torch.backends.cudnn.allow_tf32 = bool(tf32)
+
+    def recorded(run):
+        run()  # the first run chooses the kernel
+        return events(run)
+
+    def gradients(*wanted):
+        run = torch.ops.aten.convolution_backward
+        return recorded(lambda: run(grad, x, weight, None, *rest, [*wanted, False]))[1]
+
+    out, made = recorded(lambda: torch.convolution(x, weight, None, *rest))
+    grad, needs_x = torch.empty_like(out), shape[1] > 4
+    row = {"conv": case, "tf32": tf32, "forward": made, "backward": gradients(needs_x, True)}
+    return row | {"weight": gradients(False, True)} | ({"input": gradients(True, False)} if needs_x else {})
 
 
 def main() -> None:
@@ -83,8 +88,10 @@ def main() -> None:
     versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
     print(json.dumps({**versions, "gpu": torch.cuda.get_device_name()}))
     cases = Path(sys.argv[1]) if len(sys.argv) > 1 else CASES
-    for case in map(json.loads, cases.read_text().splitlines()[1:]):
-        print(json.dumps(recurrent(case["rnn"]) if "rnn" in case else convolution(case["conv"])), flush=True)
+    text = gzip.decompress(cases.read_bytes()) if cases.suffix == ".gz" else cases.read_bytes()
+    for case in map(json.loads, text.splitlines()[1:]):
+        row = recurrent(case["rnn"]) if "rnn" in case else convolution(case["conv"], case.get("tf32", 1))
+        print(json.dumps(row), flush=True)
         torch.cuda.empty_cache()
 
 
