@@ -37,9 +37,17 @@ def own_model(case):
 
     def make(batch, sequence):
         model = fit_proof_models.MODELS[case["own"]](**case["args"])
+        freeze(model, case)
         return model, lambda: model.batch(batch, sequence)
 
     return make
+
+
+def freeze(model, case):
+    """Parameters whose names begin with one of these do not learn."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(tuple(case.get("freeze", ()))):
+            parameter.requires_grad_(False)
 
 
 def predict(cases, out):
@@ -93,7 +101,9 @@ def build(case, dtype):
     if "own" in case:
         import fit_proof_models
 
-        return fit_proof_models.MODELS[case["own"]](**case["args"]).to(dtype), "own", None
+        model = fit_proof_models.MODELS[case["own"]](**case["args"]).to(dtype)
+        freeze(model, case)
+        return model, "own", None
     settings = dict(case["hf"])
     config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
     config.use_cache = False

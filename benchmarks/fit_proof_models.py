@@ -1,4 +1,4 @@
-"""Models of the third and fourth round of `fit_proof.py` that no library has. Needs torch alone.
+"""Models of the third, fourth and fifth round of `fit_proof.py` that no library has. Needs torch alone.
 
 Each builds a module whose `forward` takes the batch by name and returns {"loss": …}.
 """
@@ -361,6 +361,35 @@ class Segments(nn.Module):
         return {"pictures": torch.randn(size, 3, *space), "labels": labels}
 
 
+def bottlenecks(blocks, width, side):
+    """Narrow and wide layers in turn, with a pointwise side path, as in ResNet-50."""
+    layers = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    before = width
+    for number, count in enumerate(blocks):
+        outs = 4 * width * 2**number
+        for at in range(count):
+            layers.append(Bottleneck(before, outs, 2 if at == 0 and number else 1))
+            before = outs
+    return Pictures(nn.Sequential(*layers), side, before)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, ins, outs, stride):
+        super().__init__()
+        inner = outs // 4
+        self.main = nn.Sequential(
+            nn.Conv2d(ins, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(inplace=True),
+            nn.Conv2d(inner, inner, 3, stride, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(inplace=True),
+            nn.Conv2d(inner, outs, 1, bias=False), nn.BatchNorm2d(outs),
+        )  # fmt: skip
+        self.side = nn.Identity()
+        if (ins, stride) != (outs, 1):
+            self.side = nn.Sequential(nn.Conv2d(ins, outs, 1, stride, bias=False), nn.BatchNorm2d(outs))
+
+    def forward(self, x):
+        return torch.relu_(self.main(x) + self.side(x))
+
+
 class Gated(nn.Module):
     def __init__(self, width, hidden):
         super().__init__()
@@ -455,5 +484,6 @@ MODELS = {
     "vocoder": Vocoder,
     "volumes": Volumes,
     "segments": Segments,
+    "bottlenecks": bottlenecks,
     "decoder": Decoder,
 }
