@@ -182,7 +182,7 @@ def _bytes(tensor: Any) -> int:
 
 
 # Rules for choices of a library that may differ in other versions or shapes.
-CUDNN = "cuDNN's workspaces decide the reserved memory: up to 30 % off when measured"
+CUDNN = "cuDNN's workspaces decide the reserved memory: up to 15 % off when measured"
 CONVOLUTIONS = "cuDNN chooses the algorithms of convolutions, and with them their workspace"
 RECURRENT = "what cuDNN keeps for recurrent layers was measured with one version on one GPU"
 DOUBTFUL = {
