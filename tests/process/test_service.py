@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gflow.cli.daemon.systemd import system_unit, user_unit
+from gflow.cli.daemon.systemd import is_active, is_installed, system_unit, user_unit
 from tests.harness import Box, wait_until
 
 # What jobs would inherit: see docs/service.md.
@@ -123,6 +123,25 @@ def test_a_daemon_that_runs_makes_room_and_its_jobs_go_on(stubbed: Box) -> None:
     wait_until(lambda: box.run("gflowd", "status").returncode == 0)
     assert box.job(job)["state"] == "Running"
     os.kill(int((box.home / "daemon").read_text()), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("answer", [0, 3])
+def test_unit_of_a_package_is_the_service_of_the_daemon_for_all_users_alone(
+    answer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\nexit {answer}\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GFLOW_SYSTEM_ROOT", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    unit = tmp_path / "usr/lib/systemd/system/gflowd.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text(system_unit())
+    assert not is_installed({"system": True}), "systemd does not run"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert is_installed({"system": True})
+    assert is_active({"system": True}) == (answer == 0)
+    assert not is_installed({}), "it is not the user's"
 
 
 def test_service_install_refusals(stubbed: Box) -> None:

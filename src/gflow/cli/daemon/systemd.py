@@ -93,8 +93,18 @@ def show(values: dict[str, Any]) -> int:
 
 
 def is_installed(values: dict[str, Any]) -> bool:
-    """Whether a gflow unit for this daemon is installed."""
-    return shutil.which("systemctl") is not None and _is_ours(unit_path(values))
+    """Whether a unit for this daemon is installed, by `gflowd service install` or by a package."""
+    if shutil.which("systemctl") is None:
+        return False
+    return _is_ours(unit_path(values)) or ("system" in values and _is_packaged())
+
+
+def _is_packaged() -> bool:
+    """Whether a package has brought a unit of the system-wide daemon, and systemd runs."""
+    root = os.environ.get("GFLOW_SYSTEM_ROOT", "")
+    return os.path.exists(f"{root}/usr/lib/systemd/system/{NAME}") and os.path.isdir(
+        f"{root}/run/systemd/system"
+    )
 
 
 def is_active(values: dict[str, Any]) -> bool:
