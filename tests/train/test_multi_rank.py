@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gflow.cloud import Aws, watch  # noqa: E402
+from gflow.errors import GflowError  # noqa: E402
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer, verify  # noqa: E402
 from gflow.train import Run  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
@@ -216,3 +217,69 @@ def test_rank_that_waits_longer_than_the_timeout_fails(tmp_path, monkeypatch, la
         assert codes == [0, 0]
     else:
         assert codes[0] == 1 and float((tmp_path / "failed-0").read_text()) > 1
+
+
+def test_first_rank_goes_first_however_long_it_takes(tmp_path):
+    """It prepares data for longer than a rank may wait for the others, and the others find them."""
+
+    def act(rank: int) -> None:
+        run = Run(device="cpu", timeout_s=1)
+        with run.ranks.rank_zero_first():
+            if not (tmp_path / "data").exists():
+                time.sleep(3)
+                (tmp_path / "data").write_text(str(rank))
+            assert (tmp_path / "data").read_text() == "0"
+        (tmp_path / f"prepared-{rank}").touch()
+        run.ranks.barrier()
+        assert len(list(tmp_path.glob("prepared-*"))) == run.ranks.world == 3
+        with run.ranks.rank_zero_first():  # a second time in the same group
+            pass
+        run.close()
+
+    assert ranks(3, act) == [0, 0, 0]
+
+
+def test_first_rank_of_each_node_goes_first(tmp_path):
+    """Two nodes of two ranks without a common disk."""
+
+    def act(rank: int) -> None:
+        os.environ["LOCAL_RANK"] = str(rank % 2)
+        run = Run(device="cpu")
+        node = tmp_path / f"node-{rank // 2}"
+        with run.ranks.rank_zero_first(local=True):
+            if not node.exists():
+                time.sleep(rank / 4)
+                node.write_text(str(rank))
+        run.close()
+
+    assert ranks(4, act) == [0, 0, 0, 0]
+    assert [(tmp_path / f"node-{node}").read_text() for node in (0, 1)] == ["0", "2"]
+
+
+def test_error_of_the_first_rank_ends_the_wait_of_the_others(tmp_path):
+    def act(rank: int) -> None:
+        run = Run(device="cpu")
+        with pytest.raises(OSError if rank == 0 else GflowError) as caught, run.ranks.rank_zero_first():
+            assert rank == 0
+            raise OSError("no such data set")
+        (tmp_path / f"failed-{rank}").write_text(str(caught.value))
+        run.close()
+
+    assert ranks(2, act) == [0, 0]
+    assert (tmp_path / "failed-0").read_text() == "no such data set"
+    assert "failed in rank_zero_first" in (tmp_path / "failed-1").read_text()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_model_is_unwrapped(strategy):
+    def act(rank: int) -> None:
+        run = Run(device="cpu", strategy=strategy)
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        model = run.model(net)
+        assert run.unwrap(model) is net
+        assert run.unwrap(torch.compile(model)) is net
+        if strategy == "ddp" and run.ranks.world > 1:
+            assert run.unwrap(torch.nn.parallel.DistributedDataParallel(torch.compile(net))) is net
+        run.close()
+
+    assert ranks(2, act) == [0, 0] and ranks(1, act) == [0]

@@ -145,6 +145,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     )
 
 
+def original(model: nn.Module) -> nn.Module:
+    """Return the module that the script made: without DDP and torch.compile, in any order."""
+    inner = getattr(model, "_orig_mod", unwrap(model))
+    return model if inner is model else original(inner)
+
+
 def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, "set_requires_gradient_sync")
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -20,9 +20,9 @@ from gflow.ml.train.devices import backend_of
 
 # A rank that waits longer than this for the others fails: one of them has died or hangs.
 TIMEOUT_S = 300.0
-# Writing large files takes one rank longer than another. A rank that has died ends the wait at once, and one
-# that hangs is noticed by the next step.
-SAVING_TIMEOUT_S = 86400.0
+# Writing large files and preparing data take one rank longer than another. A rank that has died ends the wait
+# at once, and one that hangs while it saves is noticed by the next step.
+LONG_TIMEOUT_S = 86400.0
 # `gflow launch --nccl-timeout` sets it, in seconds.
 TIMEOUT = "GFLOW_NCCL_TIMEOUT"
 # Work of different length on the ranks is divided into slices, so that none waits longer for another.
@@ -31,17 +31,23 @@ _END = object()
 
 
 class Ranks:
-    """This process within a run started by `gflow launch` or torchrun; or the only process."""
+    """This process within a run started by `gflow launch` or torchrun; or the only process.
+
+    Scripts read `rank`, `local_rank` (on this node), `world` (number of ranks) and `is_first`.
+    """
 
     def __init__(self, device: torch.device, timeout_s: float | None = None) -> None:
         """`timeout_s`: how long a rank waits for the others; the option of `gflow launch` overrides it."""
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._began = False
         self._request: tuple[Any, torch.Tensor] | None = None
-        # CPU process groups: `control` never waits for the GPU, `saving` is for the checkpoint threads.
+        # CPU process groups: `control` never waits for the GPU, `saving` is for the checkpoint threads, and
+        # `preparing`, made when it is needed, for work of one rank that the others wait for.
         self.control: Any = None
         self.saving: Any = None
+        self.preparing: Any = None
         self.timeout_s = _timeout_s(timeout_s)
         if self.world > 1:
             self._join(device, timedelta(seconds=self.timeout_s))
@@ -53,11 +59,47 @@ class Ranks:
             )
             self._began = True
         self.control = dist.new_group(backend="gloo", timeout=timeout)
-        self.saving = dist.new_group(backend="gloo", timeout=timedelta(seconds=SAVING_TIMEOUT_S))
+        self.saving = dist.new_group(backend="gloo", timeout=timedelta(seconds=LONG_TIMEOUT_S))
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called it. It does not wait for work on the GPU."""
+        self.is_any(False)
+
+    @contextmanager
+    def rank_zero_first(self, *, local: bool = False) -> Iterator[None]:
+        """Run a block on the first rank (`local`: of each node) and then on the others: to prepare data once.
+
+        The others wait however long it takes. If it fails, it fails on all ranks.
+        """
+        is_early = (self.local_rank if local else self.rank) == 0
+        if self.world > 1 and self.preparing is None:
+            self.preparing = dist.new_group(backend="gloo", timeout=timedelta(seconds=LONG_TIMEOUT_S))
+        if not is_early:
+            self._meet()
+        try:
+            yield
+        except BaseException:
+            if is_early:
+                with suppress(RuntimeError):  # another rank has died: this error is the one to see
+                    self._meet(failed=True)
+            raise
+        if is_early:
+            self._meet()
+
+    def _meet(self, *, failed: bool = False) -> None:
+        """Wait for all ranks, and raise if another one failed before it came."""
+        if self.world == 1:
+            return
+        has_failed = torch.tensor([int(failed)])
+        dist.all_reduce(has_failed, dist.ReduceOp.MAX, group=self.preparing)
+        if has_failed.item() and not failed:
+            raise GflowError(
+                "the rank that goes first failed in rank_zero_first", hint="see the error of that rank"
+            )
 
     def agree(self, request: int) -> int:
         """Return the largest request of any rank at the previous call: the same answer on all ranks.
@@ -149,9 +191,10 @@ class Ranks:
         if self._began:
             dist.destroy_process_group()
         else:
-            dist.destroy_process_group(self.control)
-            dist.destroy_process_group(self.saving)
-        self.control = self.saving = None
+            for group in (self.control, self.saving, self.preparing):
+                if group is not None:
+                    dist.destroy_process_group(group)
+        self.control = self.saving = self.preparing = None
 
 
 def end_after_traceback() -> None:

@@ -190,6 +190,12 @@ class Run:
         self._state.add_model(name, model)
         return model
 
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """Return the script's own module of a model that `run.model` or torch.compile has wrapped, for its
+        methods and attributes. FSDP shards a model without wrapping it.
+        """
+        return parallel.original(model)
+
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Register an optimizer. `backward` steps it at the end of each step."""
         check_state(optimizer.state_dict(), ("optimizer",))
