@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule  # noqa: E402
 
-from gflow.errors import UsageError  # noqa: E402
+from gflow import fit  # noqa: E402
+from gflow.errors import Refused, UsageError  # noqa: E402
+from gflow.ml.fit.models.user_model import build  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import verify  # noqa: E402
 from gflow.train import Run  # noqa: E402
 from tests.train.multi_rank import ranks  # noqa: E402
@@ -167,3 +169,27 @@ def test_layers_that_the_model_does_not_have_are_refused():
         Run(device="cpu", gradient_checkpointing=True).model(Net())
     assert "layers=" in caught.value.hint
     run.close()
+
+
+def test_model_that_is_sharded_already_is_refused_with_what_to_do():
+    """The advice to build it inside the callable was wrong: a model that is sharded there is refused too."""
+
+    def shard() -> nn.Module:
+        from torch.distributed.fsdp import fully_shard
+
+        return fully_shard(nn.Linear(4, 1))
+
+    def act(rank: int) -> None:
+        run = Run(device="cpu", strategy="fsdp")
+        example = torch.zeros(2, 4), torch.zeros(2, 1)
+        for made in (run.model(nn.Sequential(nn.Linear(4, 1))), shard()):
+            refusals = [lambda made=made: fit.estimate(model=made, example=example)]
+            refusals += [lambda made=made: build(lambda: (made, example), 2, None, has_values=True)]
+            refusals += [lambda: build(lambda: (shard(), example), 2, None, has_values=True)]
+            for refusal in refusals:
+                with pytest.raises(Refused, match="is sharded already") as caught:
+                    refusal()
+                assert "before fully_shard" in caught.value.hint and "ready=shard" in caught.value.hint
+        run.close()
+
+    assert ranks(2, act) == [0, 0]

@@ -75,10 +75,22 @@ def build(make: Any, batch: int, sequence: int | None, *, has_values: bool) -> t
             hook.remove()
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
         raise UsageError("the callable did not return a model and a batch", hint=FORM)
+    _check_whole(made[0])
     fresh = set(map(id, registered))
     if all(id(tensor) in fresh for tensor in _tensors(made[0])):
         return made
     return _copy(made[0], has_values=has_values), *made[1:]
+
+
+def _check_whole(model: Any) -> None:
+    """Refuse a model of which this process has a part: it cannot be copied, and training needs the whole."""
+    is_wrapped = any(type(one).__name__ == "FullyShardedDataParallel" for one in model.modules())
+    if is_wrapped or any(hasattr(one, "placements") for one in model.parameters()):  # as DTensors have
+        raise Refused(
+            "this model is sharded already",
+            hint="give it as it was before fully_shard; find_batch_size(make, ready=shard) shards it after "
+            "the prediction, and gflow plan counts what sharding saves",
+        )
 
 
 def _tensors(model: Any) -> list[Any]:
