@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
 
 from gflow.errors import GflowError, UsageError  # noqa: E402
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError  # noqa: E402
@@ -368,6 +368,35 @@ def test_ranks_with_loaders_of_different_length_end_together(tmp_path):
         assert found == pytest.approx([(1 + 2 + 11 + 12) / 4, 3.5], abs=0.11), found
 
     assert ranks(2, act) == [0, 0]
+
+
+def test_loader_that_no_sampler_divides_is_named(capfd):
+    """accelerate and Fabric replace the sampler of a DataLoader; here each rank would train on all."""
+    data = TensorDataset(torch.ones(8, 1))
+    loaders = {
+        "all": lambda run: DataLoader(data, 2, shuffle=True),
+        "one by one": lambda run: DataLoader(data, None),
+        "divided": lambda run: DataLoader(data, 2, sampler=DistributedSampler(data)),
+        "divided in batches": lambda run: DataLoader(data, batch_sampler=[[run.ranks.rank]] * 4),
+        "stream": lambda run: DataLoader(Stream(8), 2),
+        "ours": lambda run: run.loader(data, 2),
+        "list": lambda run: [(torch.ones(2, 1),)],
+    }
+
+    def act(rank: int, name: str) -> None:
+        run = Run(device="cpu")
+        model = run.model(nn.Linear(1, 1))
+        run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
+        for _ in run.batches(loaders[name](run)):
+            run.backward(model(torch.ones(1, 1)).mean())
+        run.close()
+
+    for name in loaders:
+        assert ranks(2, lambda rank, name=name: act(rank, name)) == [0, 0]
+        said = capfd.readouterr().err.count("each of the 2 processes goes over all samples")
+        assert said == (name in ("all", "one by one")), name
+    assert ranks(1, lambda rank: act(rank, "all")) == [0]
+    assert "goes over all samples" not in capfd.readouterr().err
 
 
 def test_changed_data_is_noticed(tmp_path, capsys):

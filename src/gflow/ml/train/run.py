@@ -26,7 +26,7 @@ from gflow.ml.train.checkpoint.weights import whole_weights, write_weights
 from gflow.ml.train.data.batch_content import move_to_device
 from gflow.ml.train.data.data_loader import Loader
 from gflow.ml.train.data.data_sharding import Share
-from gflow.ml.train.data.foreign_loader import iterate_foreign_loader, length_of
+from gflow.ml.train.data.foreign_loader import is_undivided, iterate_foreign_loader, length_of
 from gflow.ml.train.data.position import Position
 from gflow.ml.train.gradient_step import GradientStep
 from gflow.ml.train.oom_report import report_oom
@@ -439,6 +439,11 @@ class Run:
         elif count := length_of(loader):
             self._steps = 0 if self._effective else -(-count // self._accumulate) * epochs
             self._compare_data(count, "batches")
+        if self.ranks.is_first and self.ranks.world > 1 and is_undivided(loader):
+            sys.stderr.write(
+                f"gflow: each of the {self.ranks.world} processes goes over all samples of this DataLoader; "
+                "run.loader(dataset, batch_size) or a DistributedSampler divides them\n"
+            )
 
     def _compare_data(self, size: int, unit: str) -> None:
         """Warn if the data have another size than those of the checkpoint."""

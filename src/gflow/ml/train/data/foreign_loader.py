@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from gflow.errors import UsageError
 from gflow.ml.train.checkpoint import rng
@@ -29,6 +30,15 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except (TypeError, NotImplementedError):  # a DataLoader over an iterable dataset has a __len__ that fails
         return None
+
+
+def is_undivided(loader: Any) -> bool:
+    """Whether each rank gets all samples of the dataset, because no sampler divides them."""
+    return (
+        isinstance(loader, DataLoader)
+        and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and type(loader.batch_sampler) in (BatchSampler, type(None))
+    )
 
 
 def iterate_foreign_loader(
