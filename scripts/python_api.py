@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 # Packages whose public names are documented, and what a program needs for them.
@@ -38,12 +39,20 @@ def definitions(source: Path, place: str) -> list[tuple[str, Definition]]:
         return [(node.name, node) for node in ast.parse(path.read_text()).body
                 if isinstance(node, Definition) and not node.name.startswith("_")]  # fmt: skip
     found = []
-    for node in ast.walk(ast.parse((path / "__init__.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gflow."):
+    for node in exports(ast.parse((path / "__init__.py").read_text())):
+        if (node.module or "").startswith("gflow."):
             for alias in node.names:
                 defined = definition(source, str(node.module), alias.name)
                 found += [(alias.asname or alias.name, defined)] if defined else []
     return sorted(found, key=lambda one: (isinstance(one[1], ast.ClassDef), one[0]))
+
+
+def exports(module: ast.Module) -> Iterator[ast.ImportFrom]:
+    """The imports of a package, also those for type checkers, but not those within its functions."""
+    for node in module.body:
+        for one in ast.walk(node) if not isinstance(node, Definition) else ():
+            if isinstance(one, ast.ImportFrom):
+                yield one
 
 
 def definition(source: Path, module: str, name: str) -> Definition | None:

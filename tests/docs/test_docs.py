@@ -9,6 +9,7 @@ a cluster or a person at a terminal: they are not typed, but those of gflow are 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import shlex
@@ -212,6 +213,14 @@ def test_reference_matches_the_tables() -> None:
     assert found == set(pages) - {"reference.md"}, "run make docs"
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
     assert generator["KEYWORDS"].read_text() == generator["keywords"](), "run make docs"
+
+
+@pytest.mark.parametrize("package", ["gflow", "gflow.fit", "gflow.train"])
+def test_reference_of_a_package_has_what_it_exports(package: str) -> None:
+    """Not what one of its functions imports for itself."""
+    text = (ROOT / "docs/reference/python.md").read_text()
+    found = set(re.findall(rf"^### {re.escape(package)}\.(\w+)$", text, re.MULTILINE))
+    assert found and found <= set(dir(importlib.import_module(package)))
 
 
 def test_manual_pages_match_the_help() -> None:
