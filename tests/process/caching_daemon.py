@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from gflow.daemon.auth import users
-from gflow.privileged import launcher
+from gflow.privileged import user_calls
 
-users.ACCOUNT_S = launcher.ACCOUNT_S = 1e9
+users.ACCOUNT_S = user_calls.ACCOUNT_S = 1e9
 
 if __name__ == "__main__":
     from gflow.cli.main import run as main

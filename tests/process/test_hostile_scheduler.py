@@ -260,7 +260,7 @@ async def serve_attacker(
         assert ended.si_status == 0 or launcher.distrust, f"the attacker ended with {ended.si_status}"
         for run in list(launcher._local._busy):
             launcher._local.stop(run, now=True)
-        while launcher._local._busy or launcher._programs:
+        while launcher._local._busy or launcher.users.programs:
             await asyncio.sleep(0.01)
     finally:
         launcher.close()

@@ -11,45 +11,32 @@ import errno
 import logging
 import os
 import socket
-import subprocess
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gflow.core.reasons import Reason, ReasonKind
-from gflow.errors import Refused
 from gflow.gpu.device_files import DeviceFiles
 from gflow.gpu.owners import Owner as ProcessOwner
 from gflow.privileged import channel, messages
-from gflow.privileged.accounts import Account
 from gflow.privileged.channel import Packet
-from gflow.privileged.checked_target import CheckedTarget, StartRules, why_not_a_user
+from gflow.privileged.checked_target import CheckedTarget, StartRules
 from gflow.privileged.in_process import InProcess
+from gflow.privileged.launcher_log import describe
 from gflow.privileged.messages import AnyMessage, HostLimits
-from gflow.targets.file_rights import LocalOpener, Owner
+from gflow.privileged.replies import give_sockets, reply, reply_failure
+from gflow.privileged.user_calls import UserCalls
 from gflow.targets.local import gpu_leases
 from gflow.targets.local.run_record import Identity
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.outcome import SHORTAGES
 from gflow.targets.port import End, Ended, Run
-from gflow.targets.slurm.ssh import user_account
 
 log = logging.getLogger("gflow.launcher")
 # Messages that are carried out before other work of the loop goes on.
 AT_ONCE = 64
-# Files of users that are being opened: each has a thread, because it may be on a disk that does not answer.
-MOST_OPENING = 256
-# Seconds for which an entry of the user database is used.
-ACCOUNT_S = 2.0
-MOST_ACCOUNTS = 4096
-# Programs of users that may run at once.
-MOST_PROGRAMS = 512
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 PAGE_PORTS = range(600, 1024)
 LOGGED = (messages.Start, messages.Exec, messages.Stop, messages.Signal, messages.RunAs, messages.BindPort)
@@ -60,7 +47,6 @@ CALLS = (
     messages.LeaseHolder, messages.RemoveLeases, messages.BindProgress, messages.RemoveProgress,
     messages.SshFolder, messages.Listen, messages.BindPort, messages.RunAs,
 )  # fmt: skip
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class LauncherSettings(NamedTuple):
@@ -84,16 +70,16 @@ class LauncherSettings(NamedTuple):
 
 
 class Launcher:
-    """Carries out messages. All methods but `_open_now` are called in the loop's thread."""
+    """Carries out messages. All methods are called in the loop's thread."""
 
     def __init__(self, settings: LauncherSettings, sock: socket.socket, pid: int) -> None:
         self._settings = settings
         self._sock = sock
         # The process whose messages are taken.
         self._pid = pid
-        self._accounts: dict[int, tuple[float, Account | None]] = {}
         self._lease_folder = gpu_leases.lease_folder()
         self._privileged = InProcess(settings.run_dir, settings.socket_dir, is_system=True)
+        self.users = UserCalls(self._privileged, settings.min_uid, settings.scheduler_uid)
         self._owners = {
             trusts: self._privileged.process_owners(trust_pids=trusts) for trusts in (False, True)
         }
@@ -102,14 +88,12 @@ class Launcher:
         )
         self._local.open()
         self._epoch = self._local.epoch
-        rules = StartRules(settings.min_uid, settings.scheduler_uid, self.account_of, self._is_lease)
+        rules = StartRules(settings.min_uid, settings.scheduler_uid, self.users.account_of, self._is_lease)
         self._target = CheckedTarget(self._local, rules)
         problem = self._local.find_isolation_problem() if settings.isolates_devices else "it is off"
         self._isolation_problem = problem
         self.limits = settings.limits
         self._device_files = DeviceFiles()
-        self._opening = threading.BoundedSemaphore(MOST_OPENING)
-        self._programs = 0
         # Events that did not fit into the channel.
         self._waiting: deque[bytes] = deque()
         # Why the scheduler was ended; empty: it was not.
@@ -129,7 +113,7 @@ class Launcher:
             messages.LeaseHolder: lambda one: self._privileged.lease_holder(self._lease(one.gpu)),
             messages.RemoveLeases: self._remove_leases,
             messages.RemoveProgress: lambda one: self._privileged.remove_progress_socket(one.uid),
-            messages.SshFolder: self._make_ssh_folder,
+            messages.SshFolder: self.users.make_ssh_folder,
         }
         self._loop.add_reader(sock, self._readable)
         self._local.warm_up()
@@ -175,7 +159,7 @@ class Launcher:
             if len(descriptors) != _descriptors_of(message):
                 raise ValueError(f"{type(message).__name__} came with {len(descriptors)} descriptors")
             if type(message) in LOGGED:
-                self._settings.note(_described(message))
+                self._settings.note(describe(message))
             if type(message) not in CALLS:
                 self._obey(message)
                 return
@@ -208,28 +192,28 @@ class Launcher:
             else:
                 messages.carry_out(message, self._target, self)
         except (OSError, KeyError) as error:
-            log.warning("%s: %s", _described(message), error)
+            log.warning("%s: %s", describe(message), error)
         except Exception:
-            log.exception("%s", _described(message))
+            log.exception("%s", describe(message))
 
     def _answer(self, message: Any, answers: socket.socket, descriptors: list[int]) -> None:
         """Carry out a call, and send its answer."""
         try:
             match message:
                 case messages.OpenFile():  # answers later
-                    self._open_file(message, answers)
+                    self.users.open_file(message, answers)
                     return
                 case messages.RunAs():
-                    self._run_as(message, answers, descriptors)
+                    self.users.run_as(message, answers, descriptors)
                     return
                 case messages.BindProgress() | messages.Listen() | messages.BindPort():
-                    _give_sockets(self._bind(message), answers)
+                    give_sockets(self._bind(message), answers)
                 case _:
                     handler = self._handlers.get(type(message))
                     found = handler(message) if handler else messages.carry_out(message, self._target, self)
-                    _reply(answers, found)
+                    reply(answers, found)
         except Exception as error:
-            _reply_failure(answers, error, message)
+            reply_failure(answers, error, message)
         finally:
             channel.close_all(descriptors)
         answers.close()
@@ -265,17 +249,6 @@ class Launcher:
 
     def _is_lease(self, path: str) -> bool:
         return os.path.dirname(path) == self._lease_folder
-
-    def account_of(self, uid: int) -> Account | None:
-        """The account of this uid, at most ACCOUNT_S old."""
-        now = time.monotonic()
-        looked_at, account = self._accounts.get(uid, (-ACCOUNT_S, None))
-        if now - looked_at >= ACCOUNT_S:
-            if len(self._accounts) >= MOST_ACCOUNTS:
-                self._accounts.clear()
-            account = self._privileged.account(uid)
-            self._accounts[uid] = now, account
-        return account
 
     def _greet(self, message: messages.Hello) -> messages.Greeting:
         return messages.Greeting(
@@ -320,7 +293,7 @@ class Launcher:
         return True
 
     def _send(self, event: Any) -> None:
-        data = _encode(event)
+        data = messages.encode(event)
         if not self._waiting:
             try:
                 channel.send(self._sock, data)
@@ -343,72 +316,6 @@ class Launcher:
             self._waiting.popleft()
         self._loop.remove_writer(self._sock)
 
-    # ------------------------------------------------------------ users
-
-    def _check_user(self, uid: int) -> Account:
-        """The account, if it is one that may run jobs. PermissionError: it may not."""
-        account = self.account_of(uid)
-        why = why_not_a_user(uid, self._settings.min_uid, self._settings.scheduler_uid)
-        if why or account is None:
-            raise PermissionError(errno.EPERM, why or f"there is no account with uid {uid}")
-        return account
-
-    def _open_file(self, message: messages.OpenFile, answers: socket.socket) -> None:
-        account = self._check_user(message.uid)
-        if not self._opening.acquire(blocking=False):
-            raise OSError(errno.EAGAIN, f"{MOST_OPENING} files are being opened")
-        opener = LocalOpener(Owner(message.uid, account.gid))
-        threading.Thread(target=self._open_now, args=(opener, message, answers), daemon=True).start()
-
-    def _open_now(self, opener: LocalOpener, message: messages.OpenFile, answers: socket.socket) -> None:
-        with answers:
-            try:
-                fd = _open(opener, message)
-                _reply(answers, True, [fd])
-                os.close(fd)
-            except Exception as error:
-                _reply_failure(answers, error, message)
-            finally:
-                self._opening.release()
-
-    def _make_ssh_folder(self, message: messages.SshFolder) -> str:
-        account = self._check_user(message.uid)
-        return str(self._privileged.make_ssh_folder(Owner(message.uid, account.gid)))
-
-    def _run_as(self, message: messages.RunAs, answers: socket.socket, pipes: Sequence[int]) -> None:
-        """Run a program as a user until its end, or until the other end of the socket is shut."""
-        account = self._check_user(message.uid)
-        if account.barred or account.name != message.user:
-            raise PermissionError(errno.EPERM, f"uid {message.uid} is not {message.user}, or barred")
-        if self._programs >= MOST_PROGRAMS:
-            raise OSError(errno.EAGAIN, f"{MOST_PROGRAMS} programs of users run already")
-        process = user_account.start(account, message.uid, message.program, message.words, pipes)
-        self._programs += 1
-        self._loop.create_task(self._watch_program(process, answers))
-        _reply(answers, True)
-
-    async def _watch_program(self, process: subprocess.Popen[bytes], answers: socket.socket) -> None:
-        pidfd = os.pidfd_open(process.pid)
-        ended, shut = asyncio.Event(), asyncio.Event()
-        self._loop.add_reader(pidfd, ended.set)
-        self._loop.add_reader(answers, shut.set)
-        waits = [asyncio.ensure_future(one.wait()) for one in (ended, shut)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            self._loop.remove_reader(answers)
-            if not ended.is_set():
-                process.kill()
-                await ended.wait()
-            _reply(answers, process.wait())
-        finally:
-            for one in waits:
-                one.cancel()
-            self._loop.remove_reader(pidfd)
-            self._loop.remove_reader(answers)
-            os.close(pidfd)
-            answers.close()
-            self._programs -= 1
-
     # ------------------------------------------------------------ processes and sockets
 
     def _owner_of(self, pid: int, trusts_pids: bool) -> ProcessOwner:
@@ -429,65 +336,11 @@ class Launcher:
         return self._privileged.bind_port(message.host, message.port)
 
 
-def _give_sockets(found: list[socket.socket], answers: socket.socket) -> None:
-    try:
-        _reply(answers, True, [sock.fileno() for sock in found])
-    finally:
-        for sock in found:
-            sock.close()
-
-
 def _descriptors_of(message: Any) -> int:
     """The number of descriptors that come with a message."""
     if isinstance(message, messages.RunAs):
         return 4
     return int(type(message) in CALLS)
-
-
-def _open(opener: LocalOpener, message: messages.OpenFile) -> int:
-    match message.what:
-        case "log":
-            return opener.open_log(message.path)
-        case "file":
-            return opener.open_file(message.path)
-        case "folder":
-            return opener.open_folder(message.path)
-    return opener.open_copy(message.path, writes=message.what == "copy to write")
-
-
-def _reply(answers: socket.socket, value: Any, descriptors: Sequence[int] = ()) -> None:
-    with suppress(OSError):  # the scheduler does not want it any more
-        channel.send(answers, _encode((value,)), descriptors)
-
-
-def _reply_failure(answers: socket.socket, error: Exception, message: Any) -> None:
-    """Say why a call failed. An error that is not expected is logged."""
-    match error:
-        case Refused():
-            failure = messages.Failure(text=error.message)
-        case OSError():
-            path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
-            failure = messages.Failure(
-                errno=error.errno or errno.EINVAL, text=error.strerror or str(error), path=path
-            )
-        case _:
-            log.error("%s: %s", _described(message), error, exc_info=error)
-            failure = messages.Failure(errno=errno.EINVAL, text=str(error))
-    with suppress(OSError, UnicodeEncodeError):
-        channel.send(answers, _encode(failure))
-
-
-def _described(message: Any) -> str:
-    """A message for the log: whom it is about, and no environment."""
-    what = type(message).__struct_config__.tag
-    match message:
-        case messages.Order():
-            return f"{what} {message.run.name} uid {message.uid} {' '.join(message.command)!a:.200}"
-        case messages.Message():
-            return f"{what} {message.run.name}"
-        case messages.RunAs():
-            return f"{what} uid {message.uid} {message.program} {' '.join(message.words)!a:.200}"
-    return f"{what} {message!a:.200}"
 
 
 def _reason_of(error: Exception) -> Reason:

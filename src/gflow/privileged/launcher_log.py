@@ -9,6 +9,9 @@ import time
 from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from gflow.privileged import messages
 
 # The file is rotated when it is larger; as many older files are kept.
 MOST_BYTES, OLDER_FILES = 16 << 20, 4
@@ -67,3 +70,16 @@ class LauncherLog(logging.Handler):
                 newer.rename(older)
         os.close(self._fd)
         self._open()
+
+
+def describe(message: Any) -> str:
+    """A message for the log: whom it is about, and no environment."""
+    what = type(message).__struct_config__.tag
+    match message:
+        case messages.Order():
+            return f"{what} {message.run.name} uid {message.uid} {' '.join(message.command)!a:.200}"
+        case messages.Message():
+            return f"{what} {message.run.name}"
+        case messages.RunAs():
+            return f"{what} uid {message.uid} {message.program} {' '.join(message.words)!a:.200}"
+    return f"{what} {message!a:.200}"
