@@ -72,12 +72,6 @@ def test_jobs_survive_the_kill_of_either_process(machine: System, victim: str) -
     assert machine.box.finished(waiting)["exit_code"] == 5
 
 
-def test_scheduler_that_is_killed_later_is_replaced_in_the_same_process() -> None:
-    with system() as machine:
-        machine.box.env["GFLOW_TEST_STEADY_S"] = "0"
-        machine.up()
-
-
 def test_scheduler_that_is_killed_is_replaced_and_no_client_is_refused() -> None:
     with system() as machine:
         machine.box.program = [sys.executable, str(Path(__file__).with_name("unsteady_daemon.py"))]
@@ -221,6 +215,19 @@ def test_scheduler_makes_no_namespace_and_still_makes_threads_and_processes() ->
     """In a user namespace it would have all capabilities over that namespace."""
     done = subprocess.run([*reaching_us(), sys.executable, "-c", NAMESPACES], capture_output=True, text=True)
     assert done.stdout == "thread\nprogram\n", done.stderr
+
+
+def test_sandbox_sets_no_new_privs() -> None:
+    """Without the filter of system calls: the kernel refuses that to a process without the flag."""
+    code = (
+        "from gflow.privileged import sandbox\n"
+        "sandbox.MACHINES.clear()\n"
+        "sandbox.enter(65534, 65534)\n"
+        "print(open('/proc/self/status').read())\n"
+    )
+    done = subprocess.run([*reaching_us(), sys.executable, "-c", code], capture_output=True, text=True)
+    assert "\nNoNewPrivs:\t1\n" in done.stdout, done.stderr
+    assert "\nSeccomp:\t0\n" in done.stdout, "the filter is not what is tested here"
 
 
 def test_kills_at_random_moments_lose_nothing(machine: System) -> None:
