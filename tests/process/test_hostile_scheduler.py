@@ -213,6 +213,7 @@ def call_of(dice: random.Random, scene: Scene) -> messages.AnyMessage:
             messages.RemoveLeases(gpus=("GPU-0", "passwd")),
             messages.LeaseHolder(gpu="GPU-1"),
             messages.OwnerOf(pid=scene.bystanders[0].pid, trusts_pids=bool(dice.randrange(2))),
+            messages.ProcessOf(pid=dice.choice([1, scene.bystanders[1].pid])),
             messages.VisibleDevices(pid=dice.choice([1, scene.bystanders[0].pid])),
             messages.BindPort(host=dice.choice(["0.0.0.0", "127.0.0.1"]), port=dice.choice([22, 80, 601])),
             messages.Strays(),

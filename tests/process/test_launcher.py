@@ -13,10 +13,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gflow.daemon.process import scheduler_account
+from gflow.privileged import remote
+from gflow.privileged.link import Link
+from gflow.privileged.port import ProcessFacts
+from gflow.privileged.remote import RemoteOwners
 from gflow.targets.local.run_record import start_time
 from tests.harness import wait_until
 from tests.process.test_system_mode import process_of, status_of
@@ -228,6 +233,36 @@ def test_sandbox_sets_no_new_privs() -> None:
     done = subprocess.run([*reaching_us(), sys.executable, "-c", code], capture_output=True, text=True)
     assert "\nNoNewPrivs:\t1\n" in done.stdout, done.stderr
     assert "\nSeccomp:\t0\n" in done.stdout, "the filter is not what is tested here"
+
+
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_jobs_have_their_submitters_limits_where_proc_is_hidden(hidepid: int) -> None:
+    """The scheduler sees none of the clients' processes there, and asks the launcher."""
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$@"'
+    with system() as machine:
+        box, ann = machine.box, machine.ann
+        box.daemon_prefix = ("unshare", "--mount", "sh", "-c", mount, "sh", *box.daemon_prefix)
+        machine.up()
+        assert "hidepid=" in Path(f"/proc/{box.scheduler_pid()}/mounts").read_text()
+        words = [*ann.prefix, "sh", "-c", "ulimit -n 77; exec gbatch --parsable 'ulimit -n'"]
+        done = subprocess.run(words, env=ann.env, cwd=ann.work, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert box.finished(int(done.stdout))["state"] == "Finished"
+        assert machine.log_of(ann, int(done.stdout)) == "77\n"
+
+
+def test_start_time_of_a_hidden_process_is_asked_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = ProcessFacts(started=7, uid=1000, limits="")
+    owners = RemoteOwners(cast(Link, None), False, lambda pid: facts if pid == 5 else None)
+    me = os.getpid()
+    assert owners.started(me) == start_time(me)
+
+    def refuse(pid: int) -> int | None:
+        raise PermissionError
+
+    for hide in (refuse, lambda pid: None):
+        monkeypatch.setattr(remote, "start_time", hide)
+        assert (owners.started(5), owners.started(6)) == (7, None)
 
 
 def test_kills_at_random_moments_lose_nothing(machine: System) -> None:

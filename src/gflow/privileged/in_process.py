@@ -13,9 +13,10 @@ from pathlib import Path
 from gflow.gpu.owners import Owners, ProcessOwners
 from gflow.privileged import accounts
 from gflow.privileged.accounts import Account
-from gflow.privileged.port import progress_socket
+from gflow.privileged.port import ProcessFacts, progress_socket
 from gflow.targets.file_rights import FileOpener, LocalOpener, Owner
 from gflow.targets.local import gpu_leases
+from gflow.targets.local.run_record import start_time
 from gflow.targets.slurm.ssh import user_account
 
 
@@ -46,6 +47,20 @@ class InProcess:
                 if entry.startswith(b"CUDA_VISIBLE_DEVICES="):
                     return tuple(entry.decode(errors="replace").partition("=")[2].split(","))
         return ()
+
+    def hidden_process(self, pid: int) -> ProcessFacts | None:
+        """Nothing is hidden from root, nor from a private daemon that is of interest to it."""
+        return None
+
+    def process_facts(self, pid: int) -> ProcessFacts | None:
+        """The same for a scheduler from which it is hidden."""
+        started = start_time(pid)
+        with suppress(OSError), open(f"/proc/{pid}/status") as status, open(f"/proc/{pid}/limits") as limits:
+            uid = next(int(line.split()[2]) for line in status if line.startswith("Uid:"))
+            text = limits.read()
+            if started is not None and start_time(pid) == started:
+                return ProcessFacts(started, uid, text)
+        return None
 
     # ------------------------------------------------------------ leases
 

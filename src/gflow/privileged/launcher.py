@@ -44,8 +44,8 @@ LOGGED = (messages.Start, messages.Exec, messages.Stop, messages.Signal, message
 CALLS = (
     messages.Exec, messages.Adopt, messages.Hello, messages.ForgetOthers, messages.Strays, messages.AccountOf,
     messages.OpenFile, messages.OwnerOf, messages.ShimOf, messages.RunsContainers, messages.VisibleDevices,
-    messages.LeaseHolder, messages.RemoveLeases, messages.BindProgress, messages.RemoveProgress,
-    messages.SshFolder, messages.Listen, messages.BindPort, messages.RunAs,
+    messages.ProcessOf, messages.LeaseHolder, messages.RemoveLeases, messages.BindProgress,
+    messages.RemoveProgress, messages.SshFolder, messages.Listen, messages.BindPort, messages.RunAs,
 )  # fmt: skip
 
 
@@ -110,6 +110,7 @@ class Launcher:
             messages.ShimOf: lambda one: self._owners[False].shim_of(one.run),
             messages.RunsContainers: lambda one: self._owners[False].runs_containers(one.pid),
             messages.VisibleDevices: lambda one: self._privileged.visible_devices(one.pid),
+            messages.ProcessOf: lambda one: self._privileged.process_facts(one.pid),
             messages.LeaseHolder: lambda one: self._privileged.lease_holder(self._lease(one.gpu)),
             messages.RemoveLeases: self._remove_leases,
             messages.RemoveProgress: lambda one: self._privileged.remove_progress_socket(one.uid),

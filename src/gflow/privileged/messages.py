@@ -172,6 +172,12 @@ class VisibleDevices(Other, frozen=True, kw_only=True, tag="devices"):
     pid: Pid
 
 
+class ProcessOf(Other, frozen=True, kw_only=True, tag="process"):
+    """A call: what /proc says about a process, where it is hidden from the scheduler (`hidepid`)."""
+
+    pid: Pid
+
+
 class LeaseHolder(Other, frozen=True, kw_only=True, tag="lease"):
     """A call: the uid of the holder of a GPU's lock."""
 
@@ -227,8 +233,8 @@ class RunAs(Other, frozen=True, kw_only=True, tag="run-as"):
 
 AnyMessage = (
     Start | Exec | Stop | Signal | Adopt | Forget | Hello | EarlierEpoch | ForgetOthers | Strays | AccountOf
-    | OpenFile | OwnerOf | ShimOf | RunsContainers | VisibleDevices | LeaseHolder | RemoveLeases
-    | BindProgress | RemoveProgress | SshFolder | Listen | BindPort | RunAs
+    | OpenFile | OwnerOf | ShimOf | RunsContainers | VisibleDevices | ProcessOf | LeaseHolder
+    | RemoveLeases | BindProgress | RemoveProgress | SshFolder | Listen | BindPort | RunAs
 )  # fmt: skip
 _decode = msgspec.msgpack.Decoder(AnyMessage).decode
 encode = msgspec.msgpack.Encoder().encode

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gflow.gpu.owners import ProcessOwners
 from gflow.privileged.accounts import Account
@@ -21,6 +21,16 @@ def progress_socket(folder: str | Path, uid: int, *, is_system: bool) -> str:
     """The path of the socket to which jobs of this user send progress reports."""
     name = f"progress-{uid}.sock" if is_system else "progress.sock"
     return f"{folder}/{name}"
+
+
+class ProcessFacts(NamedTuple):
+    """What /proc shows of a process to all users, unless it is mounted with `hidepid`."""
+
+    # Clock ticks between boot and its start.
+    started: int
+    # Its effective user, and its resource limits as text.
+    uid: int
+    limits: str
 
 
 class Privileged(Protocol):
@@ -37,6 +47,9 @@ class Privileged(Protocol):
 
     def visible_devices(self, pid: int) -> tuple[str, ...]:
         """The entries of a process's CUDA_VISIBLE_DEVICES; none if the process has ended."""
+
+    def hidden_process(self, pid: int) -> ProcessFacts | None:
+        """A process that /proc does not show to us; None: it has ended, or /proc shows all."""
 
     def lease_folder(self) -> str:
         """The folder of the GPUs' lock files; empty: this machine has none."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 
@@ -14,6 +15,7 @@ from gflow.privileged import messages
 from gflow.privileged.accounts import Account
 from gflow.privileged.in_process import listen_at
 from gflow.privileged.link import Link
+from gflow.privileged.port import ProcessFacts
 from gflow.privileged.user_program import RemoteProgram
 from gflow.targets.file_rights import FileOpener, Owner
 from gflow.targets.local.run_record import start_time
@@ -28,6 +30,8 @@ class Remote:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        # Whether /proc is mounted with `hidepid`: then it shows only our own processes.
+        self._is_proc_hidden = not os.access("/proc/1/stat", os.R_OK)
 
     # ------------------------------------------------------------ users
 
@@ -45,7 +49,12 @@ class Remote:
     # ------------------------------------------------------------ processes
 
     def process_owners(self, *, trust_pids: bool) -> ProcessOwners:
-        return RemoteOwners(self._link, trust_pids)
+        return RemoteOwners(self._link, trust_pids, self.hidden_process)
+
+    def hidden_process(self, pid: int) -> ProcessFacts | None:
+        if not self._is_proc_hidden:
+            return None
+        return self._link.call(messages.ProcessOf(pid=pid), ProcessFacts | None)  # type: ignore[arg-type]
 
     def visible_devices(self, pid: int) -> tuple[str, ...]:
         return tuple(self._link.call(messages.VisibleDevices(pid=pid), list[str]))
@@ -108,8 +117,11 @@ class RemoteFiles:
 class RemoteOwners:
     """Owners of GPU processes according to the launcher, cached while a process stays on its GPU."""
 
-    def __init__(self, link: Link, trust_pids: bool) -> None:
+    def __init__(
+        self, link: Link, trust_pids: bool, hidden_process: Callable[[int], ProcessFacts | None]
+    ) -> None:
         self._link, self._trust_pids = link, trust_pids
+        self._hidden_process = hidden_process
         self._known: dict[int, ProcessOwner] = {}
 
     def keep(self, pids: Iterable[int]) -> None:
@@ -125,7 +137,11 @@ class RemoteOwners:
         return owner
 
     def started(self, pid: int) -> int | None:
-        return start_time(pid)
+        with suppress(PermissionError):  # hidepid=1; with 2 it is as if there were no such process
+            if (started := start_time(pid)) is not None:
+                return started
+        found = self._hidden_process(pid)
+        return found.started if found else None
 
     def shim_of(self, run: str) -> int | None:
         return self._link.call(messages.ShimOf(run=run), int | None)  # type: ignore[arg-type]

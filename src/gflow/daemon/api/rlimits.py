@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from gflow.errors import Refused
+from gflow.privileged.port import Privileged
 
 NAMES = {
     "Max cpu time": resource.RLIMIT_CPU,
@@ -31,13 +32,13 @@ MOST_BYTES = 16 << 10
 SO_PEERPIDFD = 77
 
 
-def limits_of(state: Mapping[str, Any], *, is_required: bool) -> tuple[Limit, ...]:
+def limits_of(state: Mapping[str, Any], privileged: Privileged, *, is_required: bool) -> tuple[Limit, ...]:
     """The caller's limits that differ from the daemon's; jobs inherit the others from the daemon.
 
     `is_required`: raise Refused if the limits are unknown, because the jobs would run with root's. Root is
     exempt.
     """
-    limits = known_limits(state)
+    limits = known_limits(state, privileged)
     if limits is None:
         if is_required and state["uid"]:
             raise _unknown_limits(state)
@@ -45,12 +46,12 @@ def limits_of(state: Mapping[str, Any], *, is_required: bool) -> tuple[Limit, ..
     return tuple(sorted(frozenset(limits) - own_limits()))
 
 
-def known_limits(state: Mapping[str, Any]) -> Iterable[Limit] | None:
+def known_limits(state: Mapping[str, Any], privileged: Privileged) -> Iterable[Limit] | None:
     """All limits of the connected process, or of the process that created the token; None if unknown."""
     if not state["pid"]:
         limits: Iterable[Limit] | None = state.get("limits")
         return limits
-    return read_peer(state["socket"], state["pid"], state["uid"])
+    return read_peer(state["socket"], state["pid"], state["uid"], privileged)
 
 
 def _unknown_limits(state: Mapping[str, Any]) -> Refused:
@@ -65,7 +66,7 @@ def _unknown_limits(state: Mapping[str, Any]) -> Refused:
     )
 
 
-def read_peer(sock: socket.socket, pid: int, uid: int) -> frozenset[Limit] | None:
+def read_peer(sock: socket.socket, pid: int, uid: int, privileged: Privileged) -> frozenset[Limit] | None:
     """Limits of the connected process; None if it has exited or now runs as another user.
 
     The pidfd shows that the pid was not reused before the limits were read.
@@ -75,12 +76,20 @@ def read_peer(sock: socket.socket, pid: int, uid: int) -> frozenset[Limit] | Non
     except OSError:
         return None
     try:
-        limits = parse(_content(f"/proc/{pid}/limits"))
-        return limits if _runs_as(pid, uid) and not _has_ended(pidfd) else None
-    except OSError:
-        return None
+        text = _read_limits(pid, uid, privileged)
+        return None if text is None or _has_ended(pidfd) else parse(text)
     finally:
         os.close(pidfd)
+
+
+def _read_limits(pid: int, uid: int, privileged: Privileged) -> str | None:
+    """The limits of a process as text; None: it has ended, or runs as another user."""
+    try:
+        text = _content(f"/proc/{pid}/limits")
+        return text if _runs_as(pid, uid) else None
+    except OSError:
+        found = privileged.hidden_process(pid)
+        return found.limits if found is not None and found.uid == uid else None
 
 
 def _content(path: str) -> str:

@@ -62,7 +62,8 @@ async def submit(request: Request) -> Response:
     query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config, user = context.settings.config, submitting_user(request)
-    limits = limits_of(request.scope["state"], is_required=context.settings.is_system)
+    state, is_system = request.scope["state"], context.settings.is_system
+    limits = limits_of(state, context.privileged, is_required=is_system)
     reader = Reader(address_of, limits, submission_rules.defaults(config), context.settings.shapes)
     _check_token(wanted.token)
     hides, rights = hides_for(request), rights_of(request)

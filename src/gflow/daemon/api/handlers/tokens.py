@@ -32,7 +32,7 @@ async def create(request: Request) -> Response:
         )
     wanted = await read(request, TokenRequest)
     name = read_option(_NAME, wanted.name) if wanted.name else ""
-    limits = known_limits(request.scope["state"])
+    limits = known_limits(request.scope["state"], context.privileged)
     token, text = await context.tokens.make(
         uid, acting_user(request), name, wanted.days, None if limits is None else tuple(sorted(limits))
     )

@@ -30,7 +30,7 @@ async def make_link(request: Request) -> Response:
     if wanted.operator and not is_operator(request):
         group = context.settings.operators
         raise Forbidden("you are not an operator", hint=f"operators are root and the group {group}")
-    limits = known_limits(request.scope["state"])
+    limits = known_limits(request.scope["state"], context.privileged)
     login = Login(
         uid=uid,
         user=acting_user(request),
