@@ -265,6 +265,26 @@ def test_start_time_of_a_hidden_process_is_asked_of_the_launcher(monkeypatch: py
         assert (owners.started(5), owners.started(6)) == (7, None)
 
 
+def test_scheduler_has_its_database_on_a_local_disk_if_the_folder_is_on_a_network() -> None:
+    with system() as machine:
+        local = machine.root / "var-tmp"
+        local.mkdir(mode=0o777)
+        local.chmod(0o1777)
+        machine.box.env["GFLOW_TEST_LOCAL"] = str(local)
+        machine.box.program = [sys.executable, str(Path(__file__).with_name("network_daemon.py"))]
+        jobs = []
+        for _ in range(2):
+            jobs.append(machine.up().ann.submit("true"))
+            assert [machine.box.finished(job)["state"] for job in jobs] == ["Finished"] * len(jobs)
+            machine.box.down()
+        (path,) = local.glob("*/*/gflow.db")
+        account = scheduler_account.find()
+        assert [one.stat().st_uid for one in (path, path.parent)] == [account.pw_uid] * 2
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert (path.parent.parent.stat().st_uid, path.parent.parent.stat().st_mode & 0o777) == (0, 0o711)
+        assert not (machine.box.data / "gflow.db").exists()
+
+
 def test_kills_at_random_moments_lose_nothing(machine: System) -> None:
     """Jobs write that they begin and end: each once, whatever is killed meanwhile (laws 1, 4, 5)."""
     dice = random.Random(5)

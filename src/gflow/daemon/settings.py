@@ -16,6 +16,7 @@ from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
 from gflow.core.state.quotas import Limits, Quotas
 from gflow.daemon.notify.destinations import Destination, destinations_of
+from gflow.daemon.process import scheduler_account
 from gflow.daemon.process.tcp_settings import ListenSettings, listen_settings_of
 from gflow.errors import UsageError, did_you_mean
 from gflow.gpu.settings import GpuSettings
@@ -139,7 +140,7 @@ def settings_for(
         is_private=config["people.privacy"] == "private",
         most_connections=config["people.max_connections"] if system else 0,
         data=data,
-        database=database_path(data),
+        database=database_path(data, scheduler_account.uid() if system else None),
         socket=Path(paths.system_socket(get) if system else paths.own_socket(get)),
         config=config,
         listening=listen_settings_of(config),

@@ -13,6 +13,7 @@ import re
 import sqlite3
 import stat
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 
 from gflow.errors import StoreError
@@ -20,6 +21,8 @@ from gflow.store.files import real
 
 NAME = "gflow.db"
 LOCAL = Path("/var/tmp")
+# Rights that others may not have to a folder: none at all, or none but to pass to what is in it.
+CLOSED, PASSED = 0o077, 0o066
 
 # As /proc/self/mountinfo calls them.
 NETWORK = frozenset({
@@ -35,10 +38,11 @@ NETWORK = frozenset({
 MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
-def database_path(data: Path) -> Path:
+def database_path(data: Path, scheduler: int | None = None) -> Path:
     """The database of the data folder `data`: in that folder, or on a local disk if that is on a network.
 
-    An existing database in the folder is used. Creates the folder on the local disk.
+    An existing database in the folder is used. Creates the folder on the local disk. `scheduler`: in system
+    mode the user of the scheduler, whose the innermost folder becomes (`daemon.process.directories`).
     """
     here = data / NAME
     if os.path.lexists(here):
@@ -46,8 +50,9 @@ def database_path(data: Path) -> Path:
     place = choose(_mountinfo(), str(real(data)))
     if place is None:
         return here
-    folder = _own_folder(place.parent, place.name) / place.name
-    _make_own(folder)
+    others = CLOSED if scheduler is None else PASSED
+    folder = _own_folder(place.parent, place.name, others) / place.name
+    _make_own(folder, CLOSED, {os.geteuid(), scheduler})
     return folder / NAME
 
 
@@ -86,7 +91,7 @@ def _mountinfo() -> str:
         return ""
 
 
-def _own_folder(usual: Path, name: str) -> Path:
+def _own_folder(usual: Path, name: str, refused: int) -> Path:
     """The folder `usual` or, if another user has taken that name, a sibling with a random suffix.
 
     No record is needed: only we can create folders that belong to us, so an earlier one is found by its
@@ -100,7 +105,7 @@ def _own_folder(usual: Path, name: str) -> Path:
             folder = Path(tempfile.mkdtemp(prefix=f"{usual.name}.", dir=usual.parent))
         except OSError as error:
             raise StoreError(f"the database cannot be in {usual.parent}: {error.strerror}") from error
-    _make_own(folder)
+    _make_own(folder, refused, {os.geteuid()})
     return folder
 
 
@@ -112,8 +117,9 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _make_own(folder: Path) -> None:
-    """Create a folder for our user only, in a folder that all users may write."""
+def _make_own(folder: Path, refused: int, owners: Container[int | None]) -> None:
+    """Create a folder for our user only, in one that all users may write, or refuse one that is not of these
+    owners alone. `refused`: rights that others may not have."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -121,9 +127,9 @@ def _make_own(folder: Path) -> None:
         raise StoreError(f"the database cannot be in {folder}: {error.strerror}") from error
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"the database cannot be in {folder}: it is no folder")
-    if found.st_uid != os.geteuid():
+    if found.st_uid not in owners:
         raise StoreError(f"the database cannot be in {folder}: it belongs to another user")
-    if found.st_mode & 0o077:
+    if found.st_mode & refused:
         raise StoreError(
             f"the database cannot be in {folder}: others may use it",
             hint=f"chmod 700 {folder} makes it yours",

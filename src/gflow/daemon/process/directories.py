@@ -79,6 +79,19 @@ def give_to_scheduler(settings: Settings, uid: int, gid: int) -> None:
         _give(folder, uid, gid, {settings.logs.name}, left)
     finally:
         os.close(folder)
+    if settings.database.parent != settings.data:
+        _give_database(settings.database.parent, uid, gid)
+
+
+def _give_database(place: Path, uid: int, gid: int) -> None:
+    """Give the folder of a database that is on a local disk (`store.location`). That around it is root's."""
+    place.parent.chmod(BLIND)
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _give(folder, uid, gid)
+        os.fchown(folder, uid, gid)
+    finally:
+        os.close(folder)
 
 
 def _give(folder: int, uid: int, gid: int, kept: Container[str] = (), left: Container[str] = ()) -> None:

@@ -31,13 +31,17 @@ def find() -> pwd.struct_passwd:
     return found
 
 
+def uid() -> int | None:
+    """The uid of the account; None: there is none."""
+    try:
+        return pwd.getpwnam(NAME).pw_uid
+    except KeyError:
+        return None
+
+
 def make(home: str) -> bool:
     """Make the account if there is none; whether it was made."""
-    try:
-        pwd.getpwnam(NAME)
-    except KeyError:
-        pass
-    else:
+    if uid() is not None:
         return False
     if shutil.which("useradd") is None:
         raise Refused(f"there is no account {NAME}, and no useradd to make it", hint="make it by hand")
