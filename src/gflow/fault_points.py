@@ -2,7 +2,8 @@
 
 `GFLOW_FAULT=NAME[:N]` kills this process the Nth time that it passes the point NAME (default: the first).
 Every place where durability depends on the order of steps has a point, so that crash tests can stop the
-daemon between any two steps.
+daemon between any two steps. With `GFLOW_FAULT_GATE=PATH` passes count only while that file exists, and the
+process stops (SIGSTOP) instead: a test then kills any of the daemon's processes at that point.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ POINTS = (
     "turn.before-effects",
     "start.before-order",
     "start.after-order",
+    "end.received",
     "forget.before",
     "forget.after",
     "turn.after-effects",
@@ -32,23 +34,41 @@ BULK_POINTS = (
     "bulk.done-part",
     "bulk.done",
 )
+# Points of system mode only: of the scheduler, then of the launcher. An order is a message without an answer.
+SYSTEM_POINTS = (
+    "forget.before-message",
+    "launcher.order-received",
+    "launcher.start-checked",
+    "launcher.order-done",
+    "launcher.call-received",
+    "launcher.call-done",
+    "launcher.call-answered",
+    "launcher.end-received",
+    "launcher.end-sent",
+)
 
 
 class _Fault:
-    """The armed point, and the number of passes left until it fires."""
+    """The armed point, the number of passes left until it fires, and the file without which none counts."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, gate: str) -> None:
         name, _, count = text.partition(":")
         self.name = name
         self.left = int(count or 1)
+        self.gate = gate
+
+    def fire_if_due(self) -> None:
+        if self.gate and not os.path.exists(self.gate):
+            return
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGSTOP if self.gate else signal.SIGKILL)
 
 
-_armed = _Fault(os.environ.get("GFLOW_FAULT", ""))
+_armed = _Fault(os.environ.get("GFLOW_FAULT", ""), os.environ.get("GFLOW_FAULT_GATE", ""))
 
 
 def point(name: str) -> None:
-    """Kill this process if a test armed this point. Costs one string comparison otherwise."""
+    """Kill or stop this process if a test armed this point. Costs one string comparison otherwise."""
     if name == _armed.name:
-        _armed.left -= 1
-        if _armed.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        _armed.fire_if_due()

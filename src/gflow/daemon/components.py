@@ -268,6 +268,7 @@ class Daemon:
 
     def _ended(self, ended: Ended) -> None:
         """Post the end of a run to the engine."""
+        point("end.received")
         end, (key, attempt) = ended.end, ended.run
         job = self.loop.state.jobs.get(key)
         if self.progress_socket is not None and job is not None:

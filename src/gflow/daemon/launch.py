@@ -80,10 +80,12 @@ def launch(settings: Settings) -> int:
     given = _launcher_settings(settings, account.pw_uid, sockets, note)
     try:
         outcome = asyncio.run(_supervise(settings, given, ours, pid))
+        # There is no socket yet if the scheduler was killed before it had read its database.
+        next_socket = _listen(settings, sockets) if outcome.is_succeeded else None
     except OSError as error:
         return report_failure(unusable_error(settings.run_dir, error))
-    if outcome.is_succeeded and sockets:
-        succession.become_next(os.dup(sockets[0].fileno()), lock)
+    if next_socket is not None:
+        succession.become_next(next_socket.detach(), lock)
     os.close(lock)
     return outcome.code
 

@@ -12,6 +12,7 @@ from signal import valid_signals
 from typing import NamedTuple
 
 from gflow.core.ids import TASK_BITS
+from gflow.fault_points import point
 from gflow.privileged.accounts import Account, why_below
 from gflow.targets.port import Launch, Run, Target
 
@@ -107,6 +108,7 @@ class CheckedTarget:
     def start(self, launch: Launch) -> None:
         self._check(launch, "start")
         self._runs[launch.run] = launch.uid
+        point("launcher.start-checked")
         self._target.start(launch)
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0, why: str = "") -> None:

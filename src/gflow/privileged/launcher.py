@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gflow.core.reasons import Reason, ReasonKind
+from gflow.fault_points import point
 from gflow.gpu.device_files import DeviceFiles
 from gflow.gpu.owners import Owner as ProcessOwner
 from gflow.privileged import channel, messages
@@ -186,6 +187,7 @@ class Launcher:
             return None
 
     def _obey(self, message: Any) -> None:
+        point("launcher.order-received")
         try:
             handler = self._handlers.get(type(message))
             if handler is not None:
@@ -196,9 +198,11 @@ class Launcher:
             log.warning("%s: %s", describe(message), error)
         except Exception:
             log.exception("%s", describe(message))
+        point("launcher.order-done")
 
     def _answer(self, message: Any, answers: socket.socket, descriptors: list[int]) -> None:
         """Carry out a call, and send its answer."""
+        point("launcher.call-received")
         try:
             match message:
                 case messages.OpenFile():  # answers later
@@ -212,7 +216,9 @@ class Launcher:
                 case _:
                     handler = self._handlers.get(type(message))
                     found = handler(message) if handler else messages.carry_out(message, self._target, self)
+                    point("launcher.call-done")
                     reply(answers, found)
+                    point("launcher.call-answered")
         except Exception as error:
             reply_failure(answers, error, message)
         finally:
@@ -271,6 +277,7 @@ class Launcher:
     # ------------------------------------------------------------ events
 
     def _ended(self, ended: Ended) -> None:
+        point("launcher.end-received")
         (key, attempt), end = ended
         self._send(
             messages.RunEnded(
@@ -284,6 +291,7 @@ class Launcher:
                 ago_s=end.ago_s,
             )
         )
+        point("launcher.end-sent")
 
     def _stuck(self, run: Run, detail: str) -> None:
         self._send(messages.RunStuck(key=run.key, attempt=run.attempt, detail=detail))

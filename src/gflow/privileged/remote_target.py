@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import NoneType
 
 from gflow.core.reasons import LOST, parse
+from gflow.fault_points import point
 from gflow.privileged.link import Link
 from gflow.privileged.messages import (
     Adopt,
@@ -103,6 +104,7 @@ class RemoteTarget:
 
     def _forget_ended(self) -> None:
         if self._ended:
+            point("forget.before-message")
             self._link.post(Forget(runs=tuple(self._ended)))
             self._ended.clear()
 
