@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -333,13 +334,20 @@ def test_a_controller_that_is_not_there(slurm, cluster):
 
 
 def test_the_daemon_is_killed_while_jobs_wait_and_run_there(slurm, cluster):
-    ran = slurm.work / "ran"
-    numbers = [slurm.submit("--on", "slurm", f"echo {i} >> {ran}; sleep 4; exit {i}") for i in range(4)]
+    """Two of them, and an array, end while there is no daemon. Each job ends when it is told to."""
+    ran, go = slurm.work / "ran", slurm.work / "go"
+    line = f"echo {{i}} >> {ran}; until [ -e {go}{{i}} ]; do sleep 0.1; done; exit {{i}}"
+    numbers = [slurm.submit("--on", "slurm", line.format(i=i)) for i in range(4)]
     array = slurm.submit("--on", "slurm", "--array", "10-13", f"echo $GFLOW_ARRAY_TASK_ID >> {ran}; sleep 1")
     runs(slurm, numbers[0])
     slurm.kill9()
-    time.sleep(2)  # something is to happen meanwhile
+    for i in (0, 1):
+        Path(f"{go}{i}").touch()
+    states = ("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING", "--format=%i")
+    wait_until(lambda: len(cluster.call(*states).split()) <= 2, 60, "the ends of the others")
     slurm.up()
+    for i in (2, 3):
+        Path(f"{go}{i}").touch()
     codes = [slurm.finished(number, 60)["exit_code"] for number in numbers]
     assert codes == [0, 1, 2, 3]
     assert slurm.finished(array, 60)["state"] == "Finished"
