@@ -58,7 +58,8 @@ test-slow: $(TOOLS) $(PUBLISH) ## crash tests, soak tests, long searches, a Slur
 fuzz: $(TOOLS)           ## random input for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800
 
-soak: $(TOOLS)           ## ten thousand jobs of three users, with processes killed at random
+soak: $(TOOLS)           ## ten thousand jobs of three users, with processes killed at random and at each point
+	GFLOW_ALL_POINTS=1 $(BIN)/pytest -n 2 -m slow tests/crash/test_system_fault_points.py tests/crash/test_shim_system_calls.py
 	GFLOW_SOAK_JOBS=10000 $(BIN)/pytest -s -m slow tests/soak
 
 coverage: $(TOOLS)
