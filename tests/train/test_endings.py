@@ -83,7 +83,7 @@ with train.Run("checkpoints", device="cpu", every_steps=1) as run:
 def test_exception_in_one_rank_ends_with_code_1(tmp_path):
     (tmp_path / "boom.py").write_text(BOOM)
     launched = launch(tmp_path, "boom.py")
-    said = launched.communicate()[1]
+    said = launched.communicate()[0]
     assert "ValueError: boom" in said and "terminate called" not in said
     assert launched.returncode == 1
     assert "find_unused_parameters" not in said
@@ -95,7 +95,8 @@ def launch(folder, script):
         [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", script],
         cwd=folder,
         env=os.environ | {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
@@ -123,7 +124,7 @@ def test_ctrl_c_under_launch_saves_without_tracebacks(tmp_path):
     launched = launch(tmp_path, "slow.py")
     wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, 120)
     os.killpg(launched.pid, signal.SIGINT)
-    said = launched.communicate(timeout=120)[1]
+    said = launched.communicate(timeout=120)[0]
     assert launched.returncode == 75, said
     assert said.count("press again to end at once") == 1 and "Traceback" not in said
     assert verify(str(tmp_path / "checkpoints/latest"))["world"] == 2

@@ -58,8 +58,6 @@ def _launch(values: dict[str, Any], command: list[str], words: list[str]) -> int
     argv = command_of(command, is_module="module" in values)
     if "plan" in values:
         values = _with_plan(values)
-    if "processes" in values:  # DDP on CPUs prints a warning about a setting that bit-equal resumes need
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "nccl-timeout" in values:
         os.environ["GFLOW_NCCL_TIMEOUT"] = str(values["nccl-timeout"])
     if "expandable-segments" in values:

@@ -115,8 +115,28 @@ def parallelize(
     # After the first step DDP rebuilds its buckets in the order in which gradients arrived, and sums differ
     # in their last bits: a resumed run would differ from an uninterrupted one. With find_unused_parameters
     # DDP does not rebuild them.
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+    _take_warning_of_ddp()
     return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def _take_warning_of_ddp() -> None:
+    """Have DDP warn now of a model without unused parameters: it warns once, then not of the user's model.
+
+    The warning comes from C++. Only below an autograd function of Python does PyTorch hand it to `warnings`.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Forward(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+            with torch.enable_grad():
+                model(x)
+            return x.clone()
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        model = DistributedDataParallel(nn.Linear(1, 1), find_unused_parameters=True)
+        Forward.apply(torch.zeros(1, 1), model)
 
 
 def _shard(
