@@ -25,8 +25,26 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+class Average:
+    """Averages of weights that are sharded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+    def update(self, model: nn.Module) -> None:
+        for name, one in model.named_parameters():
+            self.weights[name].lerp_(one.detach(), 0.1)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self.weights
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        for name, one in state.items():
+            self.weights[name].copy_(one)
+
+
 def trained(
-    folder, *, stop_at: int | None = None, named: bool = False, offload: bool = False
+    folder, *, stop_at: int | None = None, named: bool = False, offload: bool = False, averaged: bool = False
 ) -> tuple[int, list[torch.Tensor]]:
     """The step at which the run began, and its weights at the end."""
     torch.manual_seed(0)
@@ -37,6 +55,9 @@ def trained(
     model = run.model(net, *(["student"] if named else []))
     optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), 0.02))
     run.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5))
+    if averaged:
+        average = run.keep("average", Average(model))
+        run.on_step(lambda: average.update(model))
     began = run.resume()
     if run.ranks.world > 1:
         shards = [one for one in model.modules() if isinstance(one, FSDPModule)]
@@ -48,6 +69,8 @@ def trained(
         if run.place.step == stop_at:
             run.stop.ask("test")
     found = [whole_tensor(one.detach()).clone() for one in model.parameters()]
+    if averaged:
+        found += [whole_tensor(one).clone() for one in average.weights.values()]
     run.close()
     return began, found
 
@@ -61,7 +84,7 @@ def attempt(world: int, folder, out, **options) -> list[int]:
     return ranks(world, act)
 
 
-@pytest.mark.parametrize("options", [{}, {"named": True}, {"offload": True}])
+@pytest.mark.parametrize("options", [{}, {"named": True}, {"offload": True}, {"averaged": True}])
 def test_any_number_of_processes_resumes_a_sharded_run(tmp_path, options):
     """Two ranks, then one process without shards, then two ranks again."""
     assert attempt(1, tmp_path / "whole", tmp_path / "whole.pt", **options) == [0]

@@ -175,6 +175,11 @@ def is_sharded(model: nn.Module) -> bool:
     return hasattr(model, "set_requires_gradient_sync")
 
 
+def is_sharded_tensor(value: object) -> bool:
+    """Whether it is a DTensor, without an import of what few programs need."""
+    return isinstance(value, torch.Tensor) and hasattr(value, "placements")
+
+
 def exchange_gradients(model: nn.Module, on: bool) -> None:
     """Turn gradient synchronisation of the next backward pass on or off: only the last of a step needs it."""
     wrapped: Any = model

@@ -41,7 +41,7 @@ class CpuCopies:
             return seen[id(value)]
         if isinstance(value, dict):
             copy = {key: self._copy(one, (*path, key), used, seen) for key, one in value.items()}
-            return _with_metadata(copy, value) if isinstance(value, OrderedDict) else copy
+            return with_metadata(copy, value) if isinstance(value, OrderedDict) else copy
         if isinstance(value, (list, tuple)):
             copies = [self._copy(one, (*path, at), used, seen) for at, one in enumerate(value)]
             return copies if isinstance(value, list) else tuple(copies)
@@ -91,7 +91,7 @@ def _plain(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-def _with_metadata(copy: dict[Any, Any], state: Any) -> OrderedDict[Any, Any]:
+def with_metadata(copy: dict[Any, Any], state: Any) -> OrderedDict[Any, Any]:
     """Keep the module versions that models attach to their state dict."""
     ordered = OrderedDict(copy)
     if hasattr(state, "_metadata"):

@@ -16,7 +16,8 @@ from torch import nn
 from gflow.errors import UsageError
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer, Loaded
-from gflow.ml.train.parallel import is_sharded, unwrap
+from gflow.ml.train.checkpoint.cpu_copy import with_metadata
+from gflow.ml.train.parallel import is_sharded, is_sharded_tensor, unwrap
 
 # Name of the model that is registered without one.
 MODEL = "model"
@@ -63,7 +64,7 @@ class RunState:
         common: dict[str, Any] = {
             "schedulers": [one.state_dict() for one in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "others": {name: state_of(one) for name, one in self.others.items()},
+            "others": {name: self._other(one) for name, one in self.others.items()},
             "names": list(self.models),
         }
         if self.is_sharded:
@@ -73,6 +74,9 @@ class RunState:
         common["models"] = weights
         common["optimizers"] = [one.state_dict() for one in self.optimizers]
         return common, None
+
+    def _other(self, thing: Any) -> Any:
+        return _gathered(state_of(thing)) if self.is_sharded else state_of(thing)
 
     def _sharded(self) -> dict[str, Any]:
         """Return the state of models and optimizers by the names of parameters, as PyTorch shards it."""
@@ -113,7 +117,8 @@ class RunState:
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
         for name, one in self.others.items():
-            restore_state(one, state["others"][name])
+            saved = state["others"][name]
+            restore_state(one, _sharded_as(state_of(one), saved) if self.is_sharded else saved)
 
     def _restore_shards(self, path: str, checkpointer: Checkpointer) -> None:
         """Load a sharded checkpoint, written by any number of ranks. The models need not be sharded."""
@@ -171,6 +176,30 @@ class RunState:
 def state_of(thing: Any) -> Any:
     """Return the state of an object that is kept; an average of the weights contains a model."""
     return weights_of(thing) if isinstance(thing, nn.Module) else thing.state_dict()
+
+
+def _gathered(state: Any) -> Any:
+    """Return the state with each sharded tensor whole. All ranks call it; the first rank saves it."""
+    if isinstance(state, dict):
+        whole = {key: _gathered(one) for key, one in state.items()}
+        return with_metadata(whole, state) if isinstance(state, OrderedDict) else whole
+    if isinstance(state, (list, tuple)):
+        return type(state)(map(_gathered, state))
+    return state.full_tensor().cpu() if is_sharded_tensor(state) else state
+
+
+def _sharded_as(own: Any, saved: Any) -> Any:
+    """Return the saved state with each tensor sharded that is sharded in the object's own state."""
+    if isinstance(saved, dict) and isinstance(own, dict):
+        parts = {key: _sharded_as(own.get(key), one) for key, one in saved.items()}
+        return with_metadata(parts, saved) if isinstance(saved, OrderedDict) else parts
+    if isinstance(saved, (list, tuple)) and isinstance(own, (list, tuple)) and len(saved) == len(own):
+        return type(saved)(map(_sharded_as, own, saved))
+    if not is_sharded_tensor(own):
+        return saved
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(saved.to(own.device), own.device_mesh, own.placements)
 
 
 def restore_state(thing: Any, saved: Any) -> None:
