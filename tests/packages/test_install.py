@@ -110,7 +110,7 @@ def test_packages_have_the_licences_of_what_they_contain(packages: Path) -> None
     for wheel in packages.glob("*.whl"):
         names = zipfile.ZipFile(wheel).namelist()
         licences = {name.rpartition("/")[2] for name in names if ".dist-info/licenses/" in name}
-        assert licences == {"LICENSE", "preact.txt", "uPlot.txt"}
+        assert licences == {"LICENSE", "glibc.txt", "preact.txt", "uPlot.txt"}
 
 
 def test_description_links_to_no_file_of_the_repository(packages: Path) -> None:
