@@ -139,3 +139,8 @@ def test_page_of_a_run_with_few_trials_has_no_rows_for_the_readme() -> None:
     text = "\n".join(page.page(run({"ours": {"gap": {"idle": figure(5.0)}}}, [0.2]), None, {}, None))
     with pytest.raises(LookupError, match="submit true"):
         list(page.readme_rows(text))
+
+
+@pytest.mark.parametrize("one", [*page.POLICIES, *page.MEMORY], ids=lambda one: one.title)
+def test_copied_table_equals_its_source(one: page.Copied) -> None:
+    assert "\n".join(page.copied(one)) in (page.DOCS / "benchmarks.md").read_text()
