@@ -22,6 +22,17 @@ def test_program_writable_by_others_is_found(tmp_path, how):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has what is root's")
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_file_that_is_gone_counts_as_its_folder(tmp_path, mode):
+    """Python gives a compiled module its name when it is written."""
+    for above in (tmp_path, tmp_path.parent):
+        above.chmod(0o755)
+    (folder := tmp_path / "__pycache__").mkdir()
+    folder.chmod(mode)
+    assert rewritable([folder / "module.pyc.1397"]) == (folder if mode == 0o777 else None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has what is root's")
 @pytest.mark.parametrize(
     ("uid", "gid", "mode", "is_fine"),
     [

@@ -199,13 +199,19 @@ def rewritable(paths: Iterable[str | Path], owners: Container[int] = (0,)) -> Pa
         place = os.path.abspath(path)
         while place not in seen:  # if it was seen, so were the folders above it
             seen.add(place)
-            found = os.lstat(place)
-            if _is_changeable(found, owners) or (
-                stat.S_ISLNK(found.st_mode) and _is_changeable(os.stat(place), owners)
-            ):
+            if _is_rewritable(place, owners):
                 return Path(place)
             place = os.path.dirname(place)
     return None
+
+
+def _is_rewritable(path: str, owners: Container[int]) -> bool:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:  # compiled modules have a temporary name at first; the folder above decides
+        return False
+    is_target_changeable = stat.S_ISLNK(found.st_mode) and _is_changeable(os.stat(path), owners)
+    return is_target_changeable or _is_changeable(found, owners)
 
 
 def _is_changeable(found: os.stat_result, owners: Container[int]) -> bool:
