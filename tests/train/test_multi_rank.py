@@ -86,6 +86,18 @@ def test_signal_to_one_rank_stops_all(tmp_path, whole, number, monkeypatch):
     assert curves(tmp_path) == whole
 
 
+def test_wrapping_a_model_draws_no_random_numbers(tmp_path):
+    def act(rank: int) -> None:
+        run = Run(tmp_path / "c", device="cpu")
+        net = torch.nn.Linear(2, 1)
+        before = torch.get_rng_state()
+        run.model(net)
+        assert torch.equal(torch.get_rng_state(), before)
+        run.close()
+
+    assert ranks(2, act) == [0, 0]
+
+
 def test_shards_are_saved_and_resumed(tmp_path):
     """FSDP: each rank saves its part, and gets it back."""
     (tmp_path / "w").mkdir()

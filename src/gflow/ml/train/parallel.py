@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -119,6 +119,7 @@ def parallelize(
     return DistributedDataParallel(model, find_unused_parameters=True)
 
 
+@cache
 def _take_warning_of_ddp() -> None:
     """Have DDP warn now of a model without unused parameters: it warns once, then not of the user's model.
 
@@ -133,7 +134,7 @@ def _take_warning_of_ddp() -> None:
                 model(x)
             return x.clone()
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
         model = DistributedDataParallel(nn.Linear(1, 1), find_unused_parameters=True)
         Forward.apply(torch.zeros(1, 1), model)
