@@ -49,7 +49,7 @@ class InProcess:
         return ()
 
     def hidden_process(self, pid: int) -> ProcessFacts | None:
-        """Nothing is hidden from root, nor from a private daemon that is of interest to it."""
+        """Return None: root sees all processes, and a private daemon needs only those of its user."""
         return None
 
     def process_facts(self, pid: int) -> ProcessFacts | None:

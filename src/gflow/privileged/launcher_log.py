@@ -74,7 +74,7 @@ class LauncherLog(logging.Handler):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
-        """Begin another file. Without one the old file is used on, and this is tried again later."""
+        """Begin another file. If that fails, the old file stays in use, and the next rotation tries again."""
         paths = [self._path, *(Path(f"{self._path}.{number}") for number in range(1, OLDER_FILES + 1))]
         self._size = 0
         with suppress(OSError):
@@ -92,7 +92,7 @@ def _open(path: Path) -> int:
 
 
 def describe(message: Any) -> str:
-    """A message for the log: whom it is about, and no environment."""
+    """A message for the log: the run or the user that it names, and no environment."""
     what = type(message).__struct_config__.tag
     match message:
         case messages.Order():
